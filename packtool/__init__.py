@@ -1,0 +1,35 @@
+"""packtool packs a dataset offline, once: segments, position_ids and labels that are right.
+
+Importing this package loads neither torch nor datasets nor transformers; the functions below load
+what they need when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from packtool.config import PackConfig
+    from packtool.errors import BadData, Misuse, PacktoolError
+    from packtool.pack import pack
+    from packtool.stats import stats
+    from packtool.verify import verify
+
+_HOMES = {
+    "PackConfig": "packtool.config",
+    "PacktoolError": "packtool.errors",
+    "Misuse": "packtool.errors",
+    "BadData": "packtool.errors",
+    "pack": "packtool.pack",
+    "stats": "packtool.stats",
+    "verify": "packtool.verify",
+}
+
+__all__ = ["BadData", "Misuse", "PackConfig", "PacktoolError", "__version__", "pack", "stats", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'packtool' has no attribute {name!r}")

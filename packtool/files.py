@@ -1,0 +1,91 @@
+"""Files that are either whole or not there: write under a temporary name, fsync, rename, fsync the folder."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+TEMPORARY_MARK = ".tmp-"
+"""Every unfinished file or folder carries this in its name; nothing finished does."""
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the renames done in ``folder`` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside ``path`` that no other process uses."""
+    return path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears as ``path`` only when the block ends well.
+
+    On an exception nothing is left behind. An existing ``path`` is replaced.
+    """
+    temporary = temporary_name(path)
+    try:
+        with temporary.open("wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Give a folder to fill that appears as ``path`` only when the block ends well.
+
+    The caller fsyncs the files it writes (``write_synced`` does). If ``path`` exists by then, another task
+    made the same thing: it stays, and ours goes.
+    """
+    temporary = temporary_name(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        fsync_folder(temporary)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+            shutil.rmtree(temporary)
+        fsync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def write_synced(path: Path, *parts: bytes | memoryview) -> None:
+    """Write ``parts`` one after another to ``path`` and fsync it."""
+    with path.open("wb") as handle:
+        for part in parts:
+            handle.write(part)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write ``content`` as the whole of ``path``, or leave what was there."""
+    with atomic_file(path) as handle:
+        handle.write(content)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, as hex."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
