@@ -1,0 +1,249 @@
+"""Every option of a run, validated once: from flags, keyword arguments or a TOML file, to plain JSON.
+
+A PackConfig says what was asked for. What follows from the data (the format found, the strategy of that
+format) is not in it.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from packtool.errors import Misuse
+
+INT32_MAX = 2**31 - 1
+
+
+class StrategyName(StrEnum):
+    """How documents are laid into packs."""
+
+    BFD = "bfd"
+    BFD_SPLIT = "bfd_split"
+    WRAPPED = "wrapped"
+    IN_ORDER = "in_order"
+
+
+class Overlong(StrEnum):
+    """What becomes of a document longer than max_length."""
+
+    AUTO = "auto"
+    DROP = "drop"
+    TRUNCATE = "truncate"
+    SPLIT = "split"
+    ERROR = "error"
+
+
+class FormatName(StrEnum):
+    """What a record looks like."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    PROMPT_COMPLETION = "prompt_completion"
+    MESSAGES = "messages"
+    TOKENS = "tokens"
+
+
+class AddToken(StrEnum):
+    """Whether a begin or end token is put around a document."""
+
+    AUTO = "auto"
+    YES = "yes"
+    NO = "no"
+
+
+class OnBadRecord(StrEnum):
+    """What a bad record does to the run."""
+
+    ERROR = "error"
+    SKIP = "skip"
+
+
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
+
+def _count(value: Any) -> Any:
+    """Read ``64M`` or ``256Ki`` as the number it stands for; leave everything else to the validation."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+(?:_\d+)*)\s*(k|M|G|Ki|Mi|Gi)?B?\s*", value)):
+        return int(match[1]) * _SUFFIXES[match[2] or ""]
+    return value
+
+
+def _percent(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip().removesuffix("%").strip()
+    return value
+
+
+def _field_names(value: Any) -> Any:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    names: dict[str, str] = {}
+    for entry in value:
+        name, equals, column = str(entry).partition("=")
+        if not equals or not name.strip() or not column.strip():
+            raise ValueError(f"takes NAME=COLUMN, for example text=body, and got {str(entry)!r}")
+        if name.strip() in names:
+            raise ValueError(f"names {name.strip()!r} twice")
+        names[name.strip()] = column.strip()
+    return names
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str | Path) else value
+
+
+Count = Annotated[int, BeforeValidator(_count)]
+
+
+class PackConfig(BaseModel):
+    """The options of ``packtool pack``; each attribute is the long flag with ``_`` for ``-``.
+
+    Raises:
+        Misuse: from ``PackConfig.checked`` and ``PackConfig.from_toml``, one line that names the option.
+        pydantic.ValidationError: from the constructor itself, with the same content.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    sources: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = Field(min_length=1)
+    """Files, globs, folders, or ``hf:NAME``, in order."""
+    output: Path
+    """The folder the dataset is written to."""
+    tokenizer: str
+    """A tokenizer.json, a folder with one, or a hub name."""
+    max_length: Annotated[Count, Field(ge=2, le=INT32_MAX)] = 4096
+    """Tokens in a pack. At least 2: the first token of a segment never trains."""
+    strategy: StrategyName | None = None
+    """None: ``bfd_split`` for text and for tokens without labels or mask, else ``bfd``."""
+    overlong: Overlong = Overlong.AUTO
+    format: FormatName = FormatName.AUTO
+    field: Annotated[dict[str, str], BeforeValidator(_field_names)] = Field(default_factory=dict)
+    """Field name to column name."""
+    bos: AddToken = AddToken.AUTO
+    eos: AddToken = AddToken.AUTO
+    eos_token: str | None = None
+    pad_token: str | None = None
+    prompt_template: Path | None = None
+    """A jinja2 file that makes the prompt from a record's fields."""
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    shuffle: bool | None = None
+    """None: yes, except for strategies that keep the order."""
+    pad: bool = False
+    """Fill each pack to max_length with one masked segment."""
+    max_segments: Annotated[Count, Field(ge=1, le=INT32_MAX)] | None = None
+    limit: Annotated[Count, Field(ge=1)] | None = None
+    """Only the first N records in source order."""
+    on_bad_record: OnBadRecord = OnBadRecord.ERROR
+    max_record_bytes: Annotated[Count, Field(ge=1)] = 64 * 2**20
+    max_left_out: Annotated[float, BeforeValidator(_percent), Field(ge=0, le=100)] = 1.0
+    """Percent of records that a template may refuse."""
+    group_tokens: Annotated[Count, Field(ge=1)] | None = None
+    """None: 64M or 4,096 packs, whichever is more."""
+    shard_tokens: Annotated[Count, Field(ge=1)] = 64_000_000
+    shards: Annotated[Count, Field(ge=1, le=99_999)] | None = None
+    workers: Annotated[Count, Field(ge=1, le=4096)] | None = None
+    """None: the CPUs this process may use."""
+    cache_dir: Path | None = None
+    overwrite: bool = False
+
+    @field_validator("bos", "eos", mode="before")
+    @classmethod
+    def _toml_booleans(cls, value: Any) -> Any:
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+
+    @field_validator("tokenizer", mode="before")
+    @classmethod
+    def _tokenizer_is_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
+    @field_validator("output", "prompt_template", "cache_dir")
+    @classmethod
+    def _user_folders(cls, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        if "\0" in str(value):
+            raise ValueError("holds a NUL character")
+        return value.expanduser()
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.shards is not None and "shard_tokens" in self.model_fields_set:
+            raise ValueError("--shards and --shard-tokens exclude each other")
+        return self
+
+    @property
+    def worker_count(self) -> int:
+        """Workers to run: what was asked for, else the CPUs this process may use."""
+        if self.workers is not None:
+            return self.workers
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any], origin: str = "") -> Self:
+        """Build a config from option names and values, with misuse as one line.
+
+        Args:
+            values: long option names with ``_`` to values.
+            origin: the file the values come from, for the message.
+
+        Raises:
+            Misuse: an unknown name (with the nearest known one), a wrong value, or options that exclude each other.
+        """
+        for name in values:
+            if name not in cls.model_fields:
+                raise Misuse(f"{origin + ': ' if origin else ''}{unknown_name(name, cls.model_fields)}")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise Misuse(f"{origin + ': ' if origin else ''}{_one_line(error)}") from None
+
+    @classmethod
+    def from_toml(cls, path: Path, flags: Mapping[str, Any]) -> Self:
+        """Build a config from a TOML file, where ``flags`` (long option names with ``_``) win.
+
+        Raises:
+            Misuse: the file cannot be read, is not TOML, or holds a name or value that does not fit.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise Misuse(f"{path}: cannot read the config: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Misuse(f"{path}: not TOML: {error}") from None
+        return cls.checked({**values, **flags}, origin=str(path))
+
+
+def unknown_name(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """One line for a name that is not known, with the nearest that is."""
+    near = difflib.get_close_matches(name.replace("-", "_"), list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    return f"unknown name {name!r}; {hint}"
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        flag = {"sources": "SOURCE", "output": "-o/--output OUT", "tokenizer": "-t/--tokenizer TOKENIZER"}
+        return f"{flag.get(name, name)} is missing"
+    if not name:
+        return message
+    got = "" if first["type"] == "value_error" else f" (got {str(first['input'])[:60]!r})"
+    return f"{'--' + name.replace('_', '-')}: {message[:1].lower()}{message[1:]}{got}"

@@ -1,0 +1,240 @@
+"""The manifest: what a packed dataset is. Written last; read as untrusted input by every reader.
+
+Holds facts and their shape, no logic about how they came to be.
+"""
+
+import json
+import re
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from packtool.errors import BadData
+from packtool.shards import SHARD_NAME
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+CARD_NAME = "README.md"
+REJECTS_NAME = "rejects.jsonl"
+RUN_NAME = "run.json"
+TOKENIZER_FOLDER = "tokenizer"
+
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+Uint64 = Annotated[int, Field(ge=0, lt=2**64)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SourceEntry(_Part):
+    """One source file, in the order of the doc ids."""
+
+    name: str
+    kind: str
+    compression: str
+    first: Number
+    """The doc id of its row 0; doc id = first + zero-based row."""
+    rows: Number
+    """Physical rows: lines with the blank ones, array elements, Parquet rows."""
+    records: Number
+    """Rows that are not blank."""
+    documents: Number
+    """Records that became tokens."""
+    tokens: Number
+    checksum: Uint64
+    """Sum modulo 2^64 of odd_mix(doc_id) x h over its documents."""
+    digest: Sha256
+    """The sha256 of its units' digests."""
+
+
+class TokenizerEntry(_Part):
+    """The tokenizer and the special tokens that were used."""
+
+    name: str
+    digest: Sha256
+    vocabulary_size: Number
+    """Every id is below it."""
+    bos: str | None
+    bos_ids: tuple[Number, ...]
+    bos_origin: str
+    eos: str | None
+    eos_id: Number | None
+    eos_origin: str
+    pad: str | None
+    pad_id: Number | None
+    pad_origin: str
+
+
+class DocumentCounts(_Part):
+    """Documents: into = out + left_out."""
+
+    into: Number
+    out: Number
+    left_out: Number
+    truncated: Number
+    """Documents among ``out`` that were cut."""
+
+
+class TokenCounts(_Part):
+    """Tokens: into = out + left_out + truncated."""
+
+    into: Number
+    out: Number
+    left_out: Number
+    truncated: Number
+    trained: Number
+    """Tokens among ``out`` whose label is not -100."""
+
+
+class Histogram(_Part):
+    """How many things have each length; lengths rising."""
+
+    lengths: tuple[Number, ...]
+    counts: tuple[Number, ...]
+
+    @model_validator(mode="after")
+    def _even(self) -> Self:
+        if len(self.lengths) != len(self.counts):
+            raise ValueError("lengths and counts differ in number")
+        if any(a >= b for a, b in zip(self.lengths, self.lengths[1:], strict=False)):
+            raise ValueError("lengths must rise")
+        return self
+
+
+class ShardEntry(_Part):
+    """One shard file."""
+
+    name: str
+    packs: Number
+    tokens: Number
+    trained_tokens: Number
+    bytes: Number
+    sha256: Sha256
+    content_digest: Sha256
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not SHARD_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a shard's name")
+        return name
+
+
+class FileEntry(_Part):
+    """One file beside the shards."""
+
+    name: str
+    bytes: Number
+    sha256: Sha256
+
+    @field_validator("name")
+    @classmethod
+    def _inside(cls, name: str) -> str:
+        path = PurePosixPath(name)
+        inside = path.parent == PurePosixPath(".") or path.parent == PurePosixPath(TOKENIZER_FOLDER)
+        if not inside or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", path.name) or str(path) != name:
+            raise ValueError(f"{name!r} is not a file of the dataset's folder")
+        return name
+
+
+class Manifest(_Part):
+    """Everything a reader needs to know of a packed dataset; see each field."""
+
+    format_version: Literal[1]
+    packtool_version: str
+    versions: dict[str, str]
+    """Versions of the libraries on which the bytes depend."""
+    options: dict[str, Any]
+    """Every option that shapes the data, as resolved for this run."""
+    sources: tuple[SourceEntry, ...]
+    limited: bool
+    """Whether --limit ended the reading; sources then cover what was read."""
+    revisions: dict[str, str]
+    """hf: sources to the revision they resolved to."""
+    format: str
+    tokenizer: TokenizerEntry
+    template_digest: Sha256 | None
+    records: Number
+    bad_records: Number
+    documents: DocumentCounts
+    tokens: TokenCounts
+    rejected: dict[str, Number]
+    """Reason to rows in rejects.jsonl."""
+    rejected_tokens: dict[str, Number]
+    """Reason to tokens in those rows."""
+    strategy: str
+    max_length: Annotated[int, Field(ge=2, lt=2**31)]
+    padded: bool
+    packs: Annotated[int, Field(ge=1, lt=2**63)]
+    lower_bound_packs: Number
+    segments: Number
+    max_segments: Number
+    """The most segments in a pack, padding not counted."""
+    longest_segment: Number
+    document_lengths: Histogram
+    """Documents in the packs by their length before any cut."""
+    segment_lengths: Histogram
+    groups: Number
+    shards: tuple[ShardEntry, ...] = Field(min_length=1)
+    files: tuple[FileEntry, ...]
+    """Every other file but run.json and the manifest itself."""
+    content_digest: Sha256
+    """The sha256 of the shards' content digests: the same data gives the same one under every library version."""
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Self:
+        names = [entry.name for entry in (*self.shards, *self.files)]
+        if len(set(names)) != len(names):
+            raise ValueError("a file is listed twice")
+        if any(name in (MANIFEST_NAME, RUN_NAME) for name in names):
+            raise ValueError("a file is listed that cannot be")
+        return self
+
+    def to_json(self) -> bytes:
+        """One field a line, in the order above; the same manifest gives the same bytes."""
+        fields = self.model_dump(mode="json")
+        lines = [f"  {json.dumps(name)}: {_compact(value)}" for name, value in fields.items()]
+        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _compact(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(f"    {json.dumps(entry, ensure_ascii=False)}" for entry in value) + "\n  ]"
+    if isinstance(value, dict) and value and not all(isinstance(entry, list) for entry in value.values()):
+        pairs = (f"    {json.dumps(key)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in value.items())
+        return "{\n" + ",\n".join(pairs) + "\n  }"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of the packed dataset in ``folder``.
+
+    Raises:
+        BadData: there is none, or it is not one this version can trust; the message names the file.
+    """
+    path = Path(folder) / MANIFEST_NAME
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        what = "no such folder" if not Path(folder).is_dir() else "no manifest.json in it"
+        unfinished = " (a run is unfinished there)" if (Path(folder) / ".partial").is_dir() else ""
+        raise BadData(f"{folder}: not a packed dataset: {what}{unfinished}") from None
+    except OSError as error:
+        raise BadData(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadData(f"{path}: not JSON: {error}") from None
+    if isinstance(values, dict) and values.get("format_version") != FORMAT_VERSION:
+        raise BadData(
+            f"{path}: format_version is {values.get('format_version')!r}; this packtool reads {FORMAT_VERSION}"
+        )
+    try:
+        return Manifest.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadData(f"{path}: {where + ': ' if where else ''}{first['msg']}") from None

@@ -1,0 +1,323 @@
+"""The shard contract: the six columns, how packs are written to one Parquet file, and how they are read back.
+
+Knows nothing of documents' texts, plans or the manifest. Arrays are flat: ``PackBatch`` holds the packs of
+one row group laid end to end.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from packtool.errors import BadData
+from packtool.files import fsync_folder, sha256_of, temporary_name
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+IGNORED = -100
+"""The label of a token that carries no loss."""
+PADDING_DOC = -1
+"""The doc id of the padding segment."""
+
+ROW_GROUP_TOKENS = 256 * 1024
+TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
+SEGMENT_COLUMNS = ("seq_lengths", "doc_ids", "doc_offsets")
+SCHEMA = pa.schema(
+    [
+        pa.field("input_ids", pa.list_(pa.int32())),
+        pa.field("labels", pa.list_(pa.int32())),
+        pa.field("position_ids", pa.list_(pa.int32())),
+        pa.field("seq_lengths", pa.list_(pa.int32())),
+        pa.field("doc_ids", pa.list_(pa.int64())),
+        pa.field("doc_offsets", pa.list_(pa.int32())),
+    ]
+)
+SHARD_NAME = re.compile(r"train-(\d{5})-of-(\d{5})\.parquet")
+
+_KEY_PREFIX = b"packtool."
+# Chosen by the measurements of docs/benchmarks.md: positions and lengths shrink to almost nothing as deltas.
+_WRITER_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": False,
+    "write_statistics": False,
+    "column_encoding": {
+        "input_ids.list.element": "PLAIN",
+        "labels.list.element": "PLAIN",
+        "position_ids.list.element": "DELTA_BINARY_PACKED",
+        "seq_lengths.list.element": "DELTA_BINARY_PACKED",
+        "doc_ids.list.element": "PLAIN",
+        "doc_offsets.list.element": "PLAIN",
+    },
+}
+
+
+def shard_name(index: int, count: int) -> str:
+    """The final name of shard ``index`` of ``count``."""
+    return f"train-{index:05d}-of-{count:05d}.parquet"
+
+
+def row_group_packs(max_length: int) -> int:
+    """Packs in a row group: about 256k tokens, at least one pack."""
+    return max(1, ROW_GROUP_TOKENS // max_length)
+
+
+@dataclass(frozen=True, slots=True)
+class PackBatch:
+    """The packs of one row group, flat.
+
+    Padding, where there is any, is part of every array: one segment of doc id -1 at the end of its pack.
+    """
+
+    input_ids: Int32s
+    """int32 [T]."""
+    labels: Int32s
+    """int32 [T], not shifted; -100 where a token carries no loss."""
+    position_ids: Int32s
+    """int32 [T], restarting at 0 for every segment."""
+    seq_lengths: Int32s
+    """int32 [S], the tokens of each segment."""
+    doc_ids: Int64s
+    """int64 [S]."""
+    doc_offsets: Int32s
+    """int32 [S]."""
+    pack_tokens: Int32s
+    """int32 [P], list length of the token columns for each pack, padding included; sums to T."""
+    pack_segments: Int32s
+    """int32 [P], list length of the segment columns for each pack, padding included; sums to S."""
+
+    @property
+    def packs(self) -> int:
+        """P."""
+        return len(self.pack_tokens)
+
+    @property
+    def is_padding(self) -> NDArray[np.bool_]:
+        """bool [S], which segments are padding."""
+        return self.doc_ids == PADDING_DOC
+
+    def digest_into(self, digest: "hashlib._Hash") -> None:
+        """Feed the logical content, independent of how Parquet stores it, to ``digest``."""
+        sizes = np.array([self.packs], dtype="<i8")
+        for array in (sizes, self.pack_tokens, self.pack_segments):
+            digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
+        for name in TOKEN_COLUMNS + SEGMENT_COLUMNS:
+            array = getattr(self, name)
+            digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
+
+    def to_arrow(self) -> pa.Table:
+        """The batch as a table of the six columns, without copying the values."""
+        lists: list[pa.Array] = []
+        for name in TOKEN_COLUMNS:
+            lists.append(_list_array(self.pack_tokens, getattr(self, name)))
+        for name in SEGMENT_COLUMNS:
+            lists.append(_list_array(self.pack_segments, getattr(self, name)))
+        return pa.table(lists, schema=SCHEMA)
+
+    def real_sums(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Per pack, padding left out: tokens, sum of squared segment lengths, segments; each int64 [P]."""
+        real = np.where(self.is_padding, 0, self.seq_lengths).astype(np.int64)
+        starts = _starts(self.pack_segments)
+        tokens = np.add.reduceat(real, starts)
+        squares = np.add.reduceat(real * real, starts)
+        segments = np.add.reduceat((~self.is_padding).astype(np.int64), starts)
+        return tokens, squares, segments
+
+
+def _list_array(counts: Int32s, values: NDArray[Any]) -> pa.Array:
+    ends = np.cumsum(counts, dtype=np.int64)
+    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
+    offsets[1:] = ends
+    if len(ends) and ends[-1] > np.iinfo(np.int32).max:
+        raise ValueError("a row group of more than 2^31 tokens")
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def _starts(counts: Int32s) -> Int64s:
+    starts: Int64s = np.cumsum(counts, dtype=np.int64) - counts
+    return starts
+
+
+@dataclass(frozen=True, slots=True)
+class PackSums:
+    """What a shard's key-value metadata says of each of its packs, padding left out."""
+
+    tokens: Int64s
+    """int64 [P]."""
+    squares: Int64s
+    """int64 [P], the sum of the squared segment lengths: what attention costs."""
+    segments: Int64s
+    """int64 [P]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """A finished shard, as the manifest lists it."""
+
+    name: str
+    packs: int
+    tokens: int
+    """Without padding."""
+    trained_tokens: int
+    bytes: int
+    sha256: str
+    content_digest: str
+
+
+class ShardWriter:
+    """Writes one shard, a row group a call, under a temporary name until it is closed well.
+
+    Use as a context manager; ``info`` is there after the block.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Write to ``path``, a file that is later published as ``name``."""
+        self.info: ShardInfo | None = None
+        self._path = path
+        self._name = name
+        self._temporary = temporary_name(path)
+        self._writer = pq.ParquetWriter(self._temporary, SCHEMA, **_WRITER_OPTIONS)
+        self._sums: list[tuple[Int64s, Int64s, Int64s]] = []
+        self._digest = hashlib.sha256()
+        self._trained = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, batch: PackBatch) -> None:
+        """Append ``batch`` as one row group."""
+        self._sums.append(batch.real_sums())
+        self._trained += int(np.count_nonzero(batch.labels != IGNORED))
+        batch.digest_into(self._digest)
+        self._writer.write_table(batch.to_arrow(), row_group_size=batch.packs)
+
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
+        if kind is not None:
+            self._writer.close()
+            self._temporary.unlink(missing_ok=True)
+            return
+        tokens, squares, segments = (np.concatenate(parts) for parts in zip(*self._sums, strict=True))
+        self._writer.add_key_value_metadata(
+            {
+                "packtool.format_version": "1",
+                "packtool.pack_tokens": json.dumps(tokens.tolist(), separators=(",", ":")),
+                "packtool.pack_squares": json.dumps(squares.tolist(), separators=(",", ":")),
+                "packtool.pack_segments": json.dumps(segments.tolist(), separators=(",", ":")),
+            }
+        )
+        self._writer.close()
+        with self._temporary.open("rb+") as handle:
+            os.fsync(handle.fileno())
+        self.info = ShardInfo(
+            name=self._name,
+            packs=len(tokens),
+            tokens=int(tokens.sum()),
+            trained_tokens=self._trained,
+            bytes=self._temporary.stat().st_size,
+            sha256=sha256_of(self._temporary),
+            content_digest=self._digest.hexdigest(),
+        )
+        self._temporary.replace(self._path)
+        fsync_folder(self._path.parent)
+
+
+def open_shard(path: Path) -> pq.ParquetFile:
+    """Open a shard for reading.
+
+    Raises:
+        BadData: the file is missing or is not a readable Parquet file.
+    """
+    try:
+        return pq.ParquetFile(path, memory_map=False)
+    except (OSError, pa.ArrowException) as error:
+        raise BadData(f"{path}: not a readable shard: {_first_line(error)}") from None
+
+
+def read_sums(path: Path) -> PackSums:
+    """The per-pack sums of a shard, from its footer alone.
+
+    Raises:
+        BadData: the shard cannot be read, or its metadata is missing or does not fit its rows.
+    """
+    file = open_shard(path)
+    metadata = file.metadata.metadata or {}
+    arrays = []
+    for key in (b"pack_tokens", b"pack_squares", b"pack_segments"):
+        try:
+            array = np.array(json.loads(metadata[_KEY_PREFIX + key]), dtype=np.int64)
+        except (KeyError, ValueError, OverflowError, TypeError):
+            raise BadData(f"{path}: the metadata {(_KEY_PREFIX + key).decode()} is missing or damaged") from None
+        if array.shape != (file.metadata.num_rows,):
+            raise BadData(f"{path}: {(_KEY_PREFIX + key).decode()} does not fit the shard's rows")
+        arrays.append(array)
+    return PackSums(*arrays)
+
+
+def read_batches(path: Path) -> Iterator[PackBatch]:
+    """The packs of a shard, a row group at a time.
+
+    Raises:
+        BadData: the file is damaged, has other columns or types, or lists that are null or of uneven length
+            (the message names the column and the pack).
+    """
+    file = open_shard(path)
+    check_schema(path, file.schema_arrow)
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        try:
+            table = file.read_row_group(group, columns=list(SCHEMA.names), use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise BadData(f"{path}: row group {group} is damaged: {_first_line(error)}") from None
+        yield _from_arrow(path, table, first)
+        first += table.num_rows
+
+
+def check_schema(path: Path, schema: pa.Schema) -> None:
+    """Refuse a shard whose columns or types are not those of the contract.
+
+    Raises:
+        BadData: naming the column.
+    """
+    if schema.names != SCHEMA.names:
+        raise BadData(f"{path}: columns are {', '.join(schema.names)}; expected {', '.join(SCHEMA.names)}")
+    for field in SCHEMA:
+        found = schema.field(field.name).type
+        if not (pa.types.is_list(found) and found.value_type == field.type.value_type):
+            raise BadData(f"{path}: column {field.name} is {found}; expected {field.type}")
+
+
+def _from_arrow(path: Path, table: pa.Table, first_pack: int) -> PackBatch:
+    flat: dict[str, NDArray[Any]] = {}
+    counts: dict[str, Int32s] = {}
+    for name in SCHEMA.names:
+        column = table.column(name).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # pyarrow gives a chunked array back for zero chunks
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], SCHEMA.field(name).type)
+        if column.null_count or column.flatten().null_count:
+            raise BadData(f"{path}: column {name} holds a null in packs {first_pack} to {first_pack + len(column) - 1}")
+        flat[name] = column.flatten().to_numpy(zero_copy_only=False)
+        counts[name] = np.diff(column.offsets.to_numpy()).astype(np.int32)
+    for names in (TOKEN_COLUMNS, SEGMENT_COLUMNS):
+        for name in names[1:]:
+            uneven = np.flatnonzero(counts[name] != counts[names[0]])
+            if len(uneven):
+                pack = int(uneven[0])
+                raise BadData(
+                    f"{path}: pack {first_pack + pack}: {name} has {counts[name][pack]} entries, "
+                    f"{names[0]} has {counts[names[0]][pack]}"
+                )
+    return PackBatch(**flat, pack_tokens=counts["input_ids"], pack_segments=counts["seq_lengths"])
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
