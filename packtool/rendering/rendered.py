@@ -1,0 +1,45 @@
+"""What rendering gives: a text and which of its characters carry loss."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packtool.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The text of one document and its trained characters."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...] | None = None
+    """Half-open character spans that carry loss, rising and disjoint; None: all of the text."""
+
+
+Renderer = Callable[[Mapping[str, Any]], Rendered | Refusal]
+"""One record, as a mapping from column to value, to its text or to the reason why there is none."""
+
+
+def string_field(record: Mapping[str, Any], column: str) -> str | Refusal:
+    """The text in a column, or why there is none: ``missing_field``, ``wrong_type`` or ``lone_surrogate``."""
+    value = record.get(column)
+    if value is None:
+        state = "null" if column in record else "not there"
+        return Refusal("missing_field", f"field {column!r} is {state}")
+    if not isinstance(value, str):
+        return Refusal("wrong_type", f"field {column!r} is {_type_name(value)}, not a string")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return Refusal(
+                "lone_surrogate",
+                f"field {column!r} holds the lone surrogate U+{ord(value[error.start]):04X} "
+                f"at character {error.start}; it cannot be tokenized",
+            )
+    return value
+
+
+def _type_name(value: Any) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return names.get(type(value), f"of type {type(value).__name__}")

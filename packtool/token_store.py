@@ -1,0 +1,219 @@
+"""The token store: one folder a unit of input, with its ids apart from what planning reads.
+
+A unit's place follows from its content and from how it was made into tokens, never from where it came from:
+a unit that is there needs no encoding again, whichever run or source it belongs to.
+
+    ROOT/RECIPE/UNIT/ids.bin         int32, all documents end to end
+                     documents.bin   checksums, rows, lengths, run counts, runs
+                     unit.json       counts, and the records that did not become documents
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packtool.encoding import EncodedDocuments, Int32s
+from packtool.files import atomic_folder, write_synced
+from packtool.hashing import U64, token_checksums
+
+STORE_FORMAT = 1
+_IDS = "ids.bin"
+_DOCUMENTS = "documents.bin"
+_UNIT = "unit.json"
+Int64s = NDArray[np.int64]
+
+_INT32 = np.dtype("<i4")
+_UINT64 = np.dtype("<u8")
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReject:
+    """A record of a unit that did not become a document."""
+
+    row: int
+    """Zero-based, in the unit."""
+    record: int
+    """Zero-based, blank rows not counted, in the unit."""
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSummary:
+    """What the run needs to know of a unit once it is stored."""
+
+    digest: str
+    """Of the unit's content."""
+    bytes: int
+    """Of the unit's content, as read."""
+    rows: int
+    records: int
+    documents: int
+    runs: int
+    tokens: int
+    encoder: str
+    rejects: tuple[UnitReject, ...]
+    """In row order."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDocuments:
+    """What planning reads of a unit's documents; each array has one entry a document, runs apart."""
+
+    rows: Int32s
+    """int32 [n], zero-based in the unit."""
+    lengths: Int32s
+    checksums: U64
+    """uint64 [n], h of each document (see hashing.token_checksums)."""
+    run_counts: Int32s
+    runs: Int32s
+    """int32 [R, 2], the first token of each trained run and one past its last, counted in its document."""
+
+
+class TokenStore:
+    """All units made by one recipe, under one folder."""
+
+    def __init__(self, root: Path, recipe: str) -> None:
+        """Use ``root``/``recipe``; ``recipe`` is a name that stands for everything that changes tokens."""
+        self.folder = root / recipe
+
+    def unit_folder(self, digest: str) -> Path:
+        """Where the unit of that content is, or would be."""
+        return self.folder / digest[:40]
+
+    def find(self, digest: str) -> UnitSummary | None:
+        """The stored unit of that content; None where there is none, or not all of it."""
+        folder = self.unit_folder(digest)
+        try:
+            values = json.loads((folder / _UNIT).read_bytes())
+            rejects = tuple(UnitReject(**reject) for reject in values.pop("rejects"))
+            summary = UnitSummary(**values, rejects=rejects)
+            whole = (
+                summary.digest == digest
+                and (folder / _IDS).stat().st_size == 4 * summary.tokens
+                and (folder / _DOCUMENTS).stat().st_size == 20 * summary.documents + 8 * summary.runs
+            )
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return summary if whole else None
+
+    @contextmanager
+    def writing(self, digest: str) -> Iterator["UnitWriter"]:
+        """Fill the unit of that content; it is there, whole, when the block ends well."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(self.unit_folder(digest)) as folder:
+            writer = UnitWriter(folder)
+            try:
+                yield writer
+            finally:
+                writer.close()
+
+    def documents(self, summary: UnitSummary) -> UnitDocuments:
+        """Read what planning needs of a unit; the ids stay on disk."""
+        n, runs = summary.documents, summary.runs
+        raw = (self.unit_folder(summary.digest) / _DOCUMENTS).read_bytes()
+
+        def int32(offset: int, count: int) -> Int32s:
+            return np.frombuffer(raw, _INT32, count, offset)
+
+        return UnitDocuments(
+            checksums=np.frombuffer(raw, _UINT64, n),
+            rows=int32(8 * n, n),
+            lengths=int32(12 * n, n),
+            run_counts=int32(16 * n, n),
+            runs=int32(20 * n, 2 * runs).reshape(-1, 2),
+        )
+
+    def checksums(self, digest: str, starts: Int64s, lengths: Int32s, offsets: Int32s) -> U64:
+        """h of stretches of a unit's documents.
+
+        Args:
+            digest: the unit's.
+            starts: int64 [S], the first token of each stretch, counted in the unit.
+            lengths: int32 [S].
+            offsets: int32 [S], the same token counted in its document.
+        """
+        with self.ids_path(digest).open("rb") as file:
+            stretches = []
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+                file.seek(4 * start)
+                stretches.append(np.fromfile(file, _INT32, length))
+        return token_checksums(np.concatenate(stretches), lengths, offsets)
+
+    def runs_offset(self, summary: UnitSummary) -> int:
+        """Where the runs begin in a unit's file of documents, in bytes."""
+        return 20 * summary.documents
+
+    def documents_path(self, digest: str) -> Path:
+        """The file of what is not ids."""
+        return self.unit_folder(digest) / _DOCUMENTS
+
+    def ids_path(self, digest: str) -> Path:
+        """The file of a unit's ids."""
+        return self.unit_folder(digest) / _IDS
+
+
+class UnitWriter:
+    """Takes the documents of one unit, batch by batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ids = (folder / _IDS).open("wb")
+        self._rows: list[Int32s] = []
+        self._batches: list[tuple[U64, Int32s, Int32s, Int32s]] = []
+        self._tokens = 0
+
+    def add(self, rows: Sequence[int], documents: EncodedDocuments) -> None:
+        """Append documents; ``rows`` are theirs, rising."""
+        checksums = token_checksums(documents.ids, documents.lengths)
+        self._ids.write(_raw(documents.ids, _INT32))
+        self._tokens += len(documents.ids)
+        self._rows.append(np.array(rows, dtype=np.int32))
+        runs = np.stack([documents.run_starts, documents.run_stops], axis=1)
+        self._batches.append((checksums, documents.lengths, documents.run_counts, runs))
+
+    def finish(
+        self, *, digest: str, bytes: int, rows: int, records: int, encoder: str, rejects: Sequence[UnitReject]
+    ) -> UnitSummary:
+        """Write what was gathered and say what the unit holds."""
+        self._ids.flush()
+        self.close()
+        checksums, lengths, run_counts, runs = (
+            _joined([batch[part] for batch in self._batches], _UINT64 if part == 0 else _INT32) for part in range(4)
+        )
+        arrays = (checksums, _joined(self._rows, _INT32), lengths, run_counts, runs)
+        write_synced(self._folder / _DOCUMENTS, *(_raw(array, array.dtype) for array in arrays))
+        summary = UnitSummary(
+            digest=digest,
+            bytes=bytes,
+            rows=rows,
+            records=records,
+            documents=len(lengths),
+            runs=len(runs),
+            tokens=self._tokens,
+            encoder=encoder,
+            rejects=tuple(rejects),
+        )
+        write_synced(self._folder / _UNIT, json.dumps(asdict(summary)).encode())
+        return summary
+
+    def close(self) -> None:
+        """Close the file of ids, synced; may be called twice."""
+        if not self._ids.closed:
+            os.fsync(self._ids.fileno())
+            self._ids.close()
+
+
+def _joined(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.empty(0, dtype)
+
+
+def _raw(array: NDArray[Any], dtype: np.dtype[Any]) -> memoryview:
+    return np.ascontiguousarray(array, dtype=dtype).data

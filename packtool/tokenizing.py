@@ -1,0 +1,173 @@
+"""One unit of input in, one stored unit of tokens out: reads, renders, encodes, stores. Runs in a worker.
+
+A pure task: what it stores depends on the unit's content and the recipe alone.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packtool.config import FormatName
+from packtool.encoding import EncodedDocuments, TextEncoder
+from packtool.errors import Refusal
+from packtool.formats import RecordShape, columns_read, renderer, token_fields
+from packtool.readers import Unit, open_unit
+from packtool.rendering import Rendered
+from packtool.token_store import STORE_FORMAT, TokenStore, UnitReject, UnitSummary, UnitWriter
+from packtool.tokenized import Tokenized, read_tokens
+from packtool.tokenizer import TokenizerFiles
+
+BATCH_RECORDS = 1_000
+BATCH_CHARACTERS = 1 << 20
+PASS_THROUGH = "none"
+"""The name of the encoder of records that are tokens already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that changes which tokens a record becomes, and nothing else. Small and picklable."""
+
+    tokenizer: TokenizerFiles
+    tokenizer_digest: str
+    vocabulary_size: int
+    bos_ids: tuple[int, ...]
+    eos_id: int | None
+    shape: RecordShape
+    max_record_bytes: int
+
+    @property
+    def key(self) -> str:
+        """A name for the recipe: equal where equal content becomes equal tokens."""
+        facts: dict[str, Any] = {
+            "store": STORE_FORMAT,
+            "tokenizer": self.tokenizer_digest,
+            "bos": self.bos_ids,
+            "eos": self.eos_id,
+            "shape": {**asdict(self.shape), "template_origin": ""},
+            "max_record_bytes": self.max_record_bytes,
+            "tokenizers": version("tokenizers"),
+            "jinja2": version("jinja2"),
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeTask:
+    """One unit to be made into tokens."""
+
+    unit: Unit
+    recipe: Recipe
+    store_root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedUnit:
+    """A unit that is in the store."""
+
+    source: int
+    index: int
+    summary: UnitSummary
+    reused: bool
+    """Whether it was there before."""
+
+
+def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
+    """Make one unit into tokens, unless the store has them already.
+
+    Raises:
+        BadData: the source is damaged or changed while it was read.
+    """
+    recipe = task.recipe
+    store = TokenStore(task.store_root, recipe.key)
+    reader = open_unit(task.unit, columns_read(recipe.shape))
+    digest = reader.digest
+    if (stored := store.find(digest)) is not None:
+        return TokenizedUnit(task.unit.source, task.unit.index, stored, reused=True)
+    workshop = _workshop(recipe)
+    batch = _Batch()
+    rejects: list[UnitReject] = []
+    records = 0
+    with store.writing(digest) as writer:
+        for row, record in reader.records():
+            made = record if isinstance(record, Refusal) else workshop.make(record)
+            if isinstance(made, Refusal):
+                rejects.append(UnitReject(row, records, made.reason, made.detail))
+            else:
+                batch.add(made, row, records)
+                if batch.is_full:
+                    rejects += _store(batch, workshop, writer)
+                    batch = _Batch()
+            records += 1
+        rejects += _store(batch, workshop, writer)
+        summary = writer.finish(
+            digest=digest,
+            bytes=getattr(reader, "size", 0),
+            rows=reader.rows,
+            records=records,
+            encoder=workshop.encoder,
+            rejects=sorted(rejects, key=lambda reject: reject.row),
+        )
+    return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Workshop:
+    """What makes one record into a document-to-be, and a batch of those into tokens."""
+
+    make: Callable[[dict[str, Any]], Rendered | Tokenized | Refusal]
+    encode: Callable[[list[Any]], EncodedDocuments]
+    encoder: str
+
+
+@lru_cache(maxsize=2)
+def _workshop(recipe: Recipe) -> _Workshop:
+    # A worker serves one recipe for hundreds of units; loading a large tokenizer takes a second.
+    if recipe.shape.format is FormatName.TOKENS:
+        fields = token_fields(recipe.shape)
+        return _Workshop(
+            lambda record: read_tokens(record, fields, recipe.vocabulary_size),
+            EncodedDocuments.from_tokenized,
+            PASS_THROUGH,
+        )
+    encoder = TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id)
+    return _Workshop(renderer(recipe.shape), encoder.encode, encoder.name)
+
+
+class _Batch:
+    """Documents-to-be that are encoded together, with the row and the record number of each."""
+
+    def __init__(self) -> None:
+        self.made: list[Rendered | Tokenized] = []
+        self.places: list[tuple[int, int]] = []
+        self._size = 0
+
+    def add(self, made: Rendered | Tokenized, row: int, record: int) -> None:
+        self.made.append(made)
+        self.places.append((row, record))
+        self._size += len(made.text) if isinstance(made, Rendered) else len(made.ids)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.made) >= BATCH_RECORDS or self._size >= BATCH_CHARACTERS
+
+
+def _store(batch: _Batch, workshop: _Workshop, writer: UnitWriter) -> list[UnitReject]:
+    """Encode and store a batch; gives the records that have no token."""
+    if not batch.made:
+        return []
+    documents = workshop.encode(batch.made)
+    kept = documents.lengths > 0
+    rows = [row for (row, _), keep in zip(batch.places, kept, strict=True) if keep]
+    whole = replace(documents, lengths=documents.lengths[kept], run_counts=documents.run_counts[kept])
+    writer.add(rows, whole)
+    return [
+        UnitReject(*batch.places[place], "empty", "the tokenizer gives no token for it")
+        for place in np.flatnonzero(~kept)
+    ]
