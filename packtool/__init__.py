@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from packtool.config import PackConfig
     from packtool.errors import BadData, Misuse, PacktoolError
-    from packtool.pack import pack
+    from packtool.run import pack
     from packtool.stats import stats
     from packtool.verify import verify
 
@@ -21,7 +21,7 @@ _HOMES = {
     "PacktoolError": "packtool.errors",
     "Misuse": "packtool.errors",
     "BadData": "packtool.errors",
-    "pack": "packtool.pack",
+    "pack": "packtool.run",
     "stats": "packtool.stats",
     "verify": "packtool.verify",
 }

@@ -3,8 +3,11 @@
 Holds facts and their shape, no logic about how they came to be.
 """
 
+import hashlib
 import json
 import re
+import stat
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
@@ -186,7 +189,7 @@ class Manifest(_Part):
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:
-        names = [entry.name for entry in (*self.shards, *self.files)]
+        names = [shard.name for shard in self.shards] + [file.name for file in self.files]
         if len(set(names)) != len(names):
             raise ValueError("a file is listed twice")
         if any(name in (MANIFEST_NAME, RUN_NAME) for name in names):
@@ -207,6 +210,31 @@ def _compact(value: Any) -> str:
         pairs = (f"    {json.dumps(key)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in value.items())
         return "{\n" + ",\n".join(pairs) + "\n  }"
     return json.dumps(value, ensure_ascii=False)
+
+
+def combined_digest(content_digests: Iterable[str]) -> str:
+    """The dataset's ``content_digest``: the sha256 of its shards' digests, as raw bytes in shard order."""
+    return hashlib.sha256(b"".join(bytes.fromhex(digest) for digest in content_digests)).hexdigest()
+
+
+def listed_file(folder: Path, name: str) -> Path:
+    """The file that a manifest in ``folder`` lists as ``name``: a plain file of that folder, or an error.
+
+    Raises:
+        BadData: it is missing, a link (or lies behind one), or not a regular file.
+    """
+    path = folder / name
+    try:
+        if path.parent != folder and path.parent.is_symlink():
+            raise BadData(f"{path.parent}: a link; a dataset's files must lie in its own folder")
+        mode = path.lstat().st_mode
+    except OSError as error:
+        raise BadData(f"{path}: listed in the manifest, but cannot be found: {error.strerror}") from None
+    if stat.S_ISLNK(mode):
+        raise BadData(f"{path}: a link; a dataset's files must lie in its own folder")
+    if not stat.S_ISREG(mode):
+        raise BadData(f"{path}: not a regular file")
+    return path
 
 
 def read_manifest(folder: Path) -> Manifest:

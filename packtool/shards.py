@@ -45,6 +45,8 @@ SCHEMA = pa.schema(
 SHARD_NAME = re.compile(r"train-(\d{5})-of-(\d{5})\.parquet")
 
 _KEY_PREFIX = b"packtool."
+# A damaged footer can also hold a column name that is not UTF-8.
+_UNREADABLE = (OSError, UnicodeDecodeError, pa.ArrowException)
 # Chosen by the measurements of docs/benchmarks.md: positions and lengths shrink to almost nothing as deltas.
 _WRITER_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
@@ -104,7 +106,8 @@ class PackBatch:
     @property
     def is_padding(self) -> NDArray[np.bool_]:
         """bool [S], which segments are padding."""
-        return self.doc_ids == PADDING_DOC
+        padding: NDArray[np.bool_] = self.doc_ids == PADDING_DOC
+        return padding
 
     def digest_into(self, digest: "hashlib._Hash") -> None:
         """Feed the logical content, independent of how Parquet stores it, to ``digest``."""
@@ -239,7 +242,7 @@ def open_shard(path: Path) -> pq.ParquetFile:
     """
     try:
         return pq.ParquetFile(path, memory_map=False)
-    except (OSError, pa.ArrowException) as error:
+    except _UNREADABLE as error:
         raise BadData(f"{path}: not a readable shard: {_first_line(error)}") from None
 
 
@@ -274,12 +277,28 @@ def read_batches(path: Path) -> Iterator[PackBatch]:
     check_schema(path, file.schema_arrow)
     first = 0
     for group in range(file.metadata.num_row_groups):
-        try:
-            table = file.read_row_group(group, columns=list(SCHEMA.names), use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise BadData(f"{path}: row group {group} is damaged: {_first_line(error)}") from None
-        yield _from_arrow(path, table, first)
-        first += table.num_rows
+        batch = read_row_group(path, file, group, first)
+        yield batch
+        first += batch.packs
+
+
+def read_row_group(path: Path, file: pq.ParquetFile, group: int, first_pack: int) -> PackBatch:
+    """The packs of row group ``group`` of a shard that ``open_shard`` opened and ``check_schema`` passed.
+
+    Args:
+        path: the shard, for messages.
+        file: the open shard.
+        group: which row group.
+        first_pack: the number that messages give to its first pack.
+
+    Raises:
+        BadData: the row group is damaged, or has lists that are null or of uneven length.
+    """
+    try:
+        table = file.read_row_group(group, columns=list(SCHEMA.names), use_threads=False)
+    except _UNREADABLE as error:
+        raise BadData(f"{path}: row group {group} is damaged: {_first_line(error)}") from None
+    return _from_arrow(path, table, first_pack)
 
 
 def check_schema(path: Path, schema: pa.Schema) -> None:

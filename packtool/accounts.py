@@ -1,0 +1,165 @@
+"""The accounts of reading: what every source holds, what did not become a document, and when that stops the run.
+
+Takes stored units in source order, so the first fault in the order of the sources is the one that is told,
+whatever the workers.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from packtool.errors import BAD_RECORD_REASONS, UNRENDERED_REASONS, BadData
+from packtool.hashing import odd_mix
+from packtool.job import bad_record_message
+from packtool.manifest import SourceEntry
+from packtool.planning import PlacedUnit
+from packtool.rejects import Reject
+from packtool.sources import Source, shown
+from packtool.token_store import TokenStore
+from packtool.tokenizing import TokenizedUnit
+
+EARLY_RECORDS = 1_000
+"""Records after which a template that refuses too many stops the run, long before its end."""
+
+
+@dataclass(slots=True)
+class _SourceAccount:
+    rows: int = 0
+    records: int = 0
+    documents: int = 0
+    tokens: int = 0
+    checksum: int = 0
+    digests: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+
+class ReadingAccounts:
+    """Adds up units as they come in, in source order."""
+
+    def __init__(
+        self, sources: Sequence[Source], store: TokenStore, *, stop_at_bad_record: bool, max_left_out: float
+    ) -> None:
+        """Account for ``sources``; ``max_left_out`` is in percent of records."""
+        self.units: list[PlacedUnit] = []
+        self.rejected: Counter[str] = Counter()
+        self.reused_units = 0
+        self.records = 0
+        self.documents = 0
+        self.tokens = 0
+        self.bytes = 0
+        self.encoders: set[str] = set()
+        self._sources = sources
+        self._store = store
+        self._accounts = [_SourceAccount() for _ in sources]
+        self._stop_at_bad_record = stop_at_bad_record
+        self._max_left_out = max_left_out
+        self._unrendered = 0
+        self._example = ""
+
+    def add(self, unit: TokenizedUnit) -> None:
+        """Account for the next unit in source order.
+
+        Raises:
+            BadData: it holds a bad record and those stop the run, or a template refused too many records.
+        """
+        account, summary = self._accounts[unit.source], unit.summary
+        self._judge(unit, first_row=account.rows)
+        first_row = sum(other.rows for other in self._accounts)
+        self.units.append(PlacedUnit(unit.source, first_row, summary))
+        documents = self._store.documents(summary)
+        doc_ids = first_row + documents.rows.astype(np.int64)
+        account.checksum += int(np.sum(odd_mix(doc_ids) * documents.checksums, dtype=np.uint64))
+        account.rows += summary.rows
+        account.records += summary.records
+        account.documents += summary.documents
+        account.tokens += summary.tokens
+        account.digests.update(summary.digest.encode())
+        self.records += summary.records
+        self.documents += summary.documents
+        self.tokens += summary.tokens
+        self.bytes += summary.bytes
+        self.reused_units += unit.reused
+        self.encoders.add(summary.encoder)
+
+    def finish(self) -> None:
+        """Look once more, after the last unit.
+
+        Raises:
+            BadData: a template refused too many records.
+        """
+        self._check_left_out(self.records)
+
+    @property
+    def bad_records(self) -> int:
+        """Records that could not be read or had the wrong shape."""
+        return sum(count for reason, count in self.rejected.items() if reason in BAD_RECORD_REASONS)
+
+    def entries(self) -> tuple[SourceEntry, ...]:
+        """The manifest's entries, in order."""
+        entries: list[SourceEntry] = []
+        first = 0
+        for source, account in zip(self._sources, self._accounts, strict=True):
+            entries.append(
+                SourceEntry(
+                    name=source.name,
+                    kind=str(source.kind),
+                    compression=str(source.compression),
+                    first=first,
+                    rows=account.rows,
+                    records=account.records,
+                    documents=account.documents,
+                    tokens=account.tokens,
+                    checksum=account.checksum % 2**64,
+                    digest=account.digests.hexdigest(),
+                )
+            )
+            first += account.rows
+        return tuple(entries)
+
+    def rejects(self) -> Iterator[Reject]:
+        """A row for every record that did not become a document, by doc id."""
+        first_rows = _first_rows(self._accounts)
+        for unit in self.units:
+            source = self._sources[unit.source].name
+            for reject in unit.summary.rejects:
+                doc_id = unit.first_row + reject.row
+                line = doc_id - first_rows[unit.source] + 1
+                yield Reject(source, line, doc_id, 0, 0, 0, reject.reason, reject.detail)
+
+    def place(self, doc_id: int) -> tuple[Source, int]:
+        """The source of a document and its 1-based line there."""
+        first_rows = _first_rows(self._accounts)
+        index = int(np.searchsorted(first_rows, doc_id, side="right")) - 1
+        return self._sources[index], doc_id - first_rows[index] + 1
+
+    def _judge(self, unit: TokenizedUnit, first_row: int) -> None:
+        name = shown(self._sources[unit.source].path)
+        for reject in unit.summary.rejects:
+            if self.records + reject.record >= EARLY_RECORDS > self.records:
+                self._check_left_out(EARLY_RECORDS)
+            self.rejected[reject.reason] += 1
+            row = first_row + reject.row
+            if reject.reason in BAD_RECORD_REASONS and self._stop_at_bad_record:
+                raise BadData(bad_record_message(name, row, reject.reason, reject.detail))
+            if reject.reason in UNRENDERED_REASONS:
+                self._unrendered += 1
+                self._example = self._example or f"{name}:{row + 1}: {reject.reason}: {reject.detail}"
+        last_was_early = not unit.summary.rejects or self.records + unit.summary.rejects[-1].record < EARLY_RECORDS
+        if self.records < EARLY_RECORDS <= self.records + unit.summary.records and last_was_early:
+            self._check_left_out(EARLY_RECORDS)
+
+    def _check_left_out(self, records: int) -> None:
+        if self._unrendered * 100 > self._max_left_out * records:
+            raise BadData(
+                f"{self._example} ({self._unrendered:,} of the first {records:,} records are left out like this, "
+                f"more than --max-left-out {self._max_left_out:g}%)"
+            )
+
+
+def _first_rows(accounts: Sequence[_SourceAccount]) -> list[int]:
+    firsts = [0]
+    for account in accounts[:-1]:
+        firsts.append(firsts[-1] + account.rows)
+    return firsts

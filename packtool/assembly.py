@@ -1,0 +1,230 @@
+"""Assembly: a stretch of the plan in, one shard out. Fetches ids and runs from the token store, a row group at a time.
+
+A pure task of a worker. Nothing here knows how documents were chosen for a pack.
+"""
+
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packtool.errors import PacktoolError
+from packtool.planning import ALL_THROUGH, Records, read_packs
+from packtool.shards import IGNORED, PADDING_DOC, Int32s, Int64s, PackBatch, ShardInfo, ShardWriter
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUnitFiles:
+    """Where assembly finds one unit's ids and runs."""
+
+    ids: Path
+    documents: Path
+    runs_offset: int
+    """Where the runs begin in ``documents``, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """One shard to be made."""
+
+    path: Path
+    """Where it goes; it appears there when it is whole."""
+    name: str
+    """What it is called in the dataset."""
+    plan_folder: Path
+    units_file: Path
+    """A list of the run's units (see ``write_units``), read once a worker."""
+    first_pack: int
+    stop_pack: int
+    row_group_packs: int
+    max_length: int
+    pad_id: int | None
+    """Fill every pack to max_length with it; None: packs stay as long as they are."""
+
+
+def write_shard(task: ShardTask) -> ShardInfo:
+    """Make one shard.
+
+    Raises:
+        PacktoolError: the token store is not what the plan was made from.
+    """
+    fetcher = _fetcher(task.units_file)
+    with ShardWriter(task.path, task.name) as writer:
+        for first in range(task.first_pack, task.stop_pack, task.row_group_packs):
+            stop = min(first + task.row_group_packs, task.stop_pack)
+            segments, pack_segments = read_packs(task.plan_folder, first, stop)
+            writer.write(assemble(segments, pack_segments, fetcher, task.max_length, task.pad_id))
+    if writer.info is None:
+        raise AssertionError("a closed shard has its info")
+    return writer.info
+
+
+def assemble(
+    segments: Records, pack_segments: Int32s, fetcher: "Fetcher", max_length: int, pad_id: int | None
+) -> PackBatch:
+    """Lay the packs of one row group end to end.
+
+    Args:
+        segments: SEGMENT records of the plan, pack after pack.
+        pack_segments: int32 [P].
+        fetcher: gives ids and runs.
+        max_length: to which packs are filled, with ``pad_id``.
+        pad_id: None for no padding.
+    """
+    lengths = np.ascontiguousarray(segments["length"])
+    doc_ids = np.ascontiguousarray(segments["doc_id"])
+    offsets = np.ascontiguousarray(segments["offset"])
+    if pad_id is None:
+        places = np.arange(len(segments))
+    else:
+        lengths, doc_ids, offsets, pack_segments, places = _with_padding(
+            lengths, doc_ids, offsets, pack_segments, max_length
+        )
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    ids = np.full(int(lengths.sum(dtype=np.int64)), IGNORED if pad_id is None else pad_id, dtype=np.int32)
+    fetcher.fetch_ids(segments, starts[places], ids)
+    trained = np.zeros(len(ids) + 1, dtype=np.int8)
+    run_starts, run_stops = fetcher.fetch_runs(segments, starts[places])
+    # +1 where a run starts and -1 behind it; runs are disjoint, so no index is twice among starts, or stops.
+    trained[run_starts] += 1
+    trained[run_stops] -= 1
+    mask = np.cumsum(trained[:-1], dtype=np.int8).view(np.bool_)
+    mask[starts] = False  # nothing inside a segment predicts its first token
+    positions = np.arange(len(ids), dtype=np.int32)
+    positions -= np.repeat(starts.astype(np.int32), lengths)
+    first_segments = np.cumsum(pack_segments, dtype=np.int64) - pack_segments
+    return PackBatch(
+        input_ids=ids,
+        labels=np.where(mask, ids, np.int32(IGNORED)),
+        position_ids=positions,
+        seq_lengths=lengths,
+        doc_ids=doc_ids,
+        doc_offsets=offsets,
+        pack_tokens=np.add.reduceat(lengths, first_segments).astype(np.int32),
+        pack_segments=pack_segments,
+    )
+
+
+def _with_padding(
+    lengths: Int32s, doc_ids: Int64s, offsets: Int32s, pack_segments: Int32s, max_length: int
+) -> tuple[Int32s, Int64s, Int32s, Int32s, Int64s]:
+    """Add one padding segment to every pack that is not full; also where the real segments are then."""
+    ends = np.cumsum(pack_segments, dtype=np.int64)
+    missing = (max_length - np.add.reduceat(lengths, ends - pack_segments)).astype(np.int32)
+    short = missing > 0
+    at = ends[short]
+    padded = np.insert(lengths, at, missing[short])
+    is_real = np.insert(np.ones(len(lengths), dtype=np.bool_), at, False)
+    return (
+        padded,
+        np.insert(doc_ids, at, PADDING_DOC),
+        np.insert(offsets, at, 0),
+        (pack_segments + short).astype(np.int32),
+        np.flatnonzero(is_real),
+    )
+
+
+class Fetcher:
+    """Reads ids and runs of segments from the units' files.
+
+    With ``pread``, not a memory map: pages of a map that was read at random count as this process's memory.
+    """
+
+    def __init__(self, units: tuple[StoredUnitFiles, ...]) -> None:
+        """Fetch from ``units``, which segments know by index."""
+        self._units = units
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < hard:
+            wanted = hard if hard != resource.RLIM_INFINITY else 1 << 16
+            soft = max(soft, min(wanted, 1 << 16))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self._most_open = max(16, (soft if soft != resource.RLIM_INFINITY else 1 << 16) // 2)
+
+    def fetch_ids(self, segments: Records, places: Int64s, into: Int32s) -> None:
+        """Copy each segment's ids to ``into``, from index ``places`` on."""
+        view = into.view(np.uint8).data
+        order = np.lexsort((segments["start"], segments["unit"]))
+        part = segments[order]
+        rows = zip(
+            part["unit"].tolist(), part["start"].tolist(), part["length"].tolist(), places[order].tolist(), strict=True
+        )
+        unit, handle = -1, -1
+        for number, start, length, place in rows:
+            if number != unit:
+                unit, handle = number, self._handle(self._units[number].ids)
+            if os.preadv(handle, [view[4 * place : 4 * (place + length)]], 4 * start) != 4 * length:
+                raise PacktoolError(f"{self._units[number].ids}: the token store was changed or cut short; run again")
+
+    def fetch_runs(self, segments: Records, places: Int64s) -> tuple[Int64s, Int64s]:
+        """Trained runs inside the segments, as indices where segment s begins at ``places[s]``.
+
+        Returns:
+            starts and stops, int64 [R] each.
+        """
+        all_through = segments["run_count"] == ALL_THROUGH
+        whole = places[all_through]
+        counts = np.where(all_through, 0, segments["run_count"])
+        runs = self._read_runs(segments, counts)
+        owner = np.repeat(np.arange(len(segments)), counts)
+        offsets, lengths = segments["offset"][owner].astype(np.int64), segments["length"][owner]
+        starts = np.clip(runs[:, 0] - offsets, 0, lengths)
+        stops = np.clip(runs[:, 1] - offsets, 0, lengths)
+        inside = starts < stops
+        starts, stops = (starts + places[owner])[inside], (stops + places[owner])[inside]
+        return (
+            np.concatenate([whole, starts]),
+            np.concatenate([whole + segments["length"][all_through], stops]),
+        )
+
+    def _read_runs(self, segments: Records, counts: NDArray[Any]) -> Int32s:
+        runs = np.empty((int(counts.sum()), 2), dtype=np.int32)
+        view = runs.reshape(-1).view(np.uint8).data
+        at = (np.cumsum(counts) - counts).tolist()
+        rows = zip(segments["unit"].tolist(), segments["run_first"].tolist(), counts.tolist(), at, strict=True)
+        for number, first, count, place in rows:
+            if count:
+                unit = self._units[number]
+                into = view[8 * place : 8 * (place + count)]
+                if os.preadv(self._handle(unit.documents), [into], unit.runs_offset + 8 * first) != 8 * count:
+                    raise PacktoolError(f"{unit.documents}: the token store was changed or cut short; run again")
+        return runs
+
+    def _handle(self, path: Path) -> int:
+        handle = self._open.get(path)
+        if handle is None:
+            if len(self._open) >= self._most_open:
+                os.close(self._open.popitem(last=False)[1])
+            handle = self._open[path] = os.open(path, os.O_RDONLY)
+        return handle
+
+    def close(self) -> None:
+        """Close the files that were kept open."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def write_units(units: Iterator[StoredUnitFiles], path: Path) -> None:
+    """Write the list of units that ``ShardTask.units_file`` names."""
+    with path.open("w", encoding="utf-8") as file:
+        for unit in units:
+            file.write(f"{unit.ids}\0{unit.documents}\0{unit.runs_offset}\n")
+
+
+@lru_cache(maxsize=1)
+def _fetcher(units_file: Path) -> Fetcher:
+    units = []
+    for line in units_file.read_text(encoding="utf-8").split("\n")[:-1]:
+        ids, documents, offset = line.split("\0")
+        units.append(StoredUnitFiles(Path(ids), Path(documents), int(offset)))
+    return Fetcher(tuple(units))

@@ -1,0 +1,49 @@
+"""The dataset card: lists the exact shards, so that ``datasets.load_dataset(FOLDER)`` loads all of them or fails."""
+
+from packtool.manifest import REJECTS_NAME, ShardEntry
+
+
+def dataset_card(shards: tuple[ShardEntry, ...], max_length: int, strategy: str, padded: bool) -> str:
+    """The text of the card.
+
+    Args:
+        shards: every shard, in order.
+        max_length: tokens in a pack at most.
+        strategy: how documents were packed.
+        padded: whether every pack has exactly max_length tokens.
+    """
+    paths = "\n".join(f"    - {shard.name}" for shard in shards)
+    packs = sum(shard.packs for shard in shards)
+    tokens = sum(shard.tokens for shard in shards)
+    length = "exactly" if padded else "at most"
+    return f"""---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path:
+{paths}
+---
+
+# Packed dataset
+
+{packs:,} packs of {length} {max_length:,} tokens, {tokens:,} tokens in all, packed by packtool with `{strategy}`.
+
+| column | what it holds |
+| --- | --- |
+| `input_ids` | the tokens of a pack |
+| `labels` | not shifted: the token where it carries loss, else -100 |
+| `position_ids` | 0, 1, 2, ... anew for every segment |
+| `seq_lengths` | the length of each segment: the only truth about boundaries |
+| `doc_ids` | which document each segment is of (-1: padding) |
+| `doc_offsets` | where in its document each segment begins |
+
+`manifest.json` says what the data was made from and with which options; `{REJECTS_NAME}` lists every record,
+document or piece that is not in the packs, and why. Check the whole folder with `packtool verify`.
+
+```python
+from datasets import load_dataset
+
+train = load_dataset("THIS_FOLDER", split="train")
+```
+"""

@@ -1,0 +1,226 @@
+"""A job: all that is settled before the first record is packed. Options in; sources, format, tokenizer, rules out.
+
+Whatever can be misuse is found here, before anything is written.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, cast
+
+from packtool import __version__
+from packtool.config import FormatName, OnBadRecord, Overlong, PackConfig, StrategyName
+from packtool.errors import BadData, Misuse, Refusal
+from packtool.formats import HEAD_RECORDS, RecordShape, SourceHead, find_shape, renderer
+from packtool.packing import STRATEGIES
+from packtool.packing import Overlong as PackingOverlong
+from packtool.planning import PlanRules
+from packtool.readers import head
+from packtool.shards import row_group_packs
+from packtool.sources import FoundSources, Source, find_sources, shown
+from packtool.tokenizer import (
+    SpecialTokens,
+    TokenizerFiles,
+    find_tokenizer,
+    load,
+    settle_special_tokens,
+    vocabulary_size,
+)
+from packtool.tokenizing import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run, settled."""
+
+    config: PackConfig
+    found: FoundSources
+    shape: RecordShape
+    tokenizer: TokenizerFiles
+    special: SpecialTokens
+    recipe: Recipe
+    rules: PlanRules
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """In the order of the doc ids."""
+        return self.found.sources
+
+    @property
+    def template_digest(self) -> str | None:
+        """The sha256 of the template's source."""
+        template = self.shape.template
+        return None if template is None else hashlib.sha256(template.encode()).hexdigest()
+
+    @property
+    def row_group_packs(self) -> int:
+        """Packs in a row group, unless shards must be smaller."""
+        return row_group_packs(self.rules.max_length)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option that shapes the data, as resolved; the manifest's ``options``."""
+        config, rules = self.config, self.rules
+        return {
+            "max_length": rules.max_length,
+            "strategy": rules.strategy.name,
+            "overlong": str(rules.overlong),
+            "format": str(self.shape.format),
+            "field": dict(sorted(self.shape.columns)),
+            "shuffle": rules.shuffle,
+            "seed": rules.seed,
+            "pad": config.pad,
+            "max_segments": rules.max_segments,
+            "limit": config.limit,
+            "group_tokens": rules.tokens_a_group,
+            "shard_tokens": None if config.shards else config.shard_tokens,
+            "shards": config.shards,
+            "max_record_bytes": config.max_record_bytes,
+        }
+
+    @property
+    def special_tokens(self) -> dict[str, Any]:
+        """The special tokens that shape the data."""
+        pad = self.special.pad.id if self.config.pad else None
+        return {"bos_ids": list(self.special.bos_ids), "eos_id": self.special.eos.id, "pad_id": pad}
+
+    @property
+    def command(self) -> dict[str, Any]:
+        """What makes two runs the same command, but for the content of the sources."""
+        return {
+            "options": self.options,
+            "sources": [source.name for source in self.sources],
+            "tokenizer": {"digest": self.recipe.tokenizer_digest, **self.special_tokens},
+            "template": self.template_digest,
+            "versions": versions(),
+        }
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything the bytes of a dataset depend on."""
+    libraries = {name: version(name) for name in ("pyarrow", "tokenizers", "jinja2")}
+    return {"packtool": __version__, **libraries}
+
+
+def settle(config: PackConfig) -> Job:
+    """Settle a job.
+
+    Raises:
+        Misuse: options that do not fit the data or one another, missing sources, tokenizer trouble.
+        BadData: a source is damaged, or no record of any source can be read.
+    """
+    asked = None if config.strategy is None else STRATEGIES[config.strategy]
+    if asked is not None:
+        # These need no data, so they are said before any is read.
+        _overlong(config, asked.name)
+        _shuffle(config, asked.name)
+    tokenizer = find_tokenizer(config.tokenizer)
+    found = find_sources(config.sources)
+    if not found.sources:
+        raise BadData("nothing to pack: " + "; ".join(found.warnings or ("no source holds data",)))
+    shape = _shape(config, found.sources)
+    strategy = asked or STRATEGIES[StrategyName.BFD if shape.chooses_tokens else StrategyName.BFD_SPLIT]
+    loaded = load(tokenizer)
+    renders_text = shape.format is not FormatName.TOKENS
+    if renders_text:
+        renderer(shape)  # a prompt template that does not compile is misuse
+    special = settle_special_tokens(
+        tokenizer,
+        loaded,
+        renders_text=renders_text,
+        bos=config.bos,
+        eos=config.eos,
+        eos_token=config.eos_token,
+        pad_token=config.pad_token,
+    )
+    if config.pad and special.pad.id is None:
+        raise Misuse("--pad: the tokenizer has neither a pad token nor EOS; give --pad-token TOKEN")
+    recipe = Recipe(
+        tokenizer=tokenizer,
+        tokenizer_digest=tokenizer.digest,
+        vocabulary_size=vocabulary_size(loaded),
+        bos_ids=special.bos_ids,
+        eos_id=special.eos.id,
+        shape=shape,
+        max_record_bytes=config.max_record_bytes,
+    )
+    rules = PlanRules(
+        strategy=strategy,
+        max_length=config.max_length,
+        overlong=_overlong(config, strategy.name),
+        shuffle=_shuffle(config, strategy.name),
+        seed=config.seed,
+        max_segments=config.max_segments,
+        group_tokens=config.group_tokens,
+    )
+    return Job(config, found, shape, tokenizer, special, recipe, rules)
+
+
+def _overlong(config: PackConfig, strategy: str) -> PackingOverlong:
+    allowed = STRATEGIES[strategy].overlong
+    if config.overlong is Overlong.AUTO:
+        return allowed[0]
+    asked = cast(PackingOverlong, config.overlong.value)
+    if asked not in allowed:
+        others = [name for name, other in STRATEGIES.items() if asked in other.overlong]
+        hint = f"; for {asked} use --strategy {' or '.join(others)}"
+        raise Misuse(f"--overlong {asked} does not go with --strategy {strategy} (it takes {', '.join(allowed)}){hint}")
+    return asked
+
+
+def _shuffle(config: PackConfig, strategy: str) -> bool:
+    if STRATEGIES[strategy].shuffles:
+        return config.shuffle is not False
+    if config.shuffle:
+        raise Misuse(f"--shuffle does not go with --strategy {strategy}, which keeps the order")
+    return False
+
+
+def _shape(config: PackConfig, sources: tuple[Source, ...]) -> RecordShape:
+    heads: list[SourceHead] = []
+    first_bad: tuple[str, int, Refusal] | None = None
+    for source in sources:
+        name, good = shown(source.path), []
+        for row, record in head(source, HEAD_RECORDS, max_record_bytes=config.max_record_bytes):
+            if isinstance(record, Refusal):
+                first_bad = first_bad or (name, row, record)
+            else:
+                good.append(record)
+        heads.append(SourceHead(name, good))
+    shape = find_shape(heads, config.format, config.field, config.prompt_template)
+    if shape is not None:
+        return shape
+    if first_bad is None:
+        raise BadData("nothing to pack: " + "; ".join(f"{head.name} holds no records" for head in heads[:3]))
+    name, row, refusal = first_bad
+    if config.on_bad_record is OnBadRecord.ERROR:
+        raise BadData(bad_record_message(name, row, refusal.reason, refusal.detail))
+    raise BadData(
+        f"{name}:{row + 1}: none of the first {HEAD_RECORDS} records of any source can be read, so their format "
+        f"cannot be told ({refusal.reason}: {refusal.detail})"
+    )
+
+
+def bad_record_message(source: str, row: int, reason: str, detail: str) -> str:
+    """The one line that a bad record stops a run with."""
+    return f"{source}:{row + 1}: {reason}: {detail}; mend it, or pass over bad records with --on-bad-record skip"
+
+
+def difference(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
+    """What differs between two commands, for people: ``max_length 2048, not 4096``."""
+    told: list[str] = []
+    for key in ("options", "tokenizer", "versions"):
+        ours, theirs = now.get(key, {}), then.get(key, {})
+        for name in [*ours, *(name for name in theirs if name not in ours)]:
+            if ours.get(name) != theirs.get(name):
+                label = name if key == "options" else f"{key} {name}"
+                told.append(f"{label} {_short(ours.get(name))}, not {_short(theirs.get(name))}")
+    for key in ("sources", "template"):
+        if now.get(key) != then.get(key):
+            told.append(f"{key} {_short(now.get(key))}, not {_short(then.get(key))}")
+    return told
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 40 else text[:36] + "..."

@@ -1,0 +1,211 @@
+"""The output folder: what stands there, the unfinished run in it, and the order in which a dataset appears or goes.
+
+At every moment a reader either fails or sees a whole dataset: the card, which lists the exact shards, is the
+first to come and the last to go; the manifest is the last to come and the first to go.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from packtool.errors import BadData, Misuse
+from packtool.files import fsync_folder, write_atomic
+from packtool.lock import locked
+from packtool.manifest import (
+    CARD_NAME,
+    MANIFEST_NAME,
+    RUN_NAME,
+    TOKENIZER_FOLDER,
+    Manifest,
+    read_manifest,
+)
+from packtool.shards import SHARD_NAME
+
+PARTIAL_NAME = ".partial"
+_LOCK = "lock"
+_COMMAND = "command.json"
+_READY = "ready"
+_REMOVE = "remove.json"
+_KNOWN_IN_PARTIAL = frozenset({_LOCK, _COMMAND, _READY, _REMOVE, "store", "plan", "units.txt", "shards"})
+
+
+class Standing(Enum):
+    """What an output folder is before a run."""
+
+    FREE = auto()
+    UNFINISHED = auto()
+    FINISHED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFolder:
+    """An output folder and the names in it."""
+
+    path: Path
+
+    @property
+    def partial(self) -> Path:
+        """Where everything lives while it is made."""
+        return self.path / PARTIAL_NAME
+
+    @property
+    def ready(self) -> Path:
+        """Finished files that wait to be published, under their final names."""
+        return self.partial / _READY
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Make the folder and hold its lock; a folder left empty goes again.
+
+        Raises:
+            Misuse: it cannot be made, or another run holds the lock.
+        """
+        existed = self.path.exists()
+        try:
+            self.partial.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Misuse(f"{self.path}: cannot be made: {error.strerror}") from None
+        try:
+            with locked(self.partial / _LOCK):
+                yield
+        finally:
+            for folder, ours in ((self.partial, True), (self.path, not existed)):
+                if ours:
+                    try:
+                        folder.rmdir()
+                    except OSError:
+                        pass  # not empty: there is something worth keeping
+
+    def standing(self) -> Standing:
+        """What the folder is now.
+
+        Raises:
+            Misuse: it is something that packtool did not make, by name.
+        """
+        if not self.path.exists():
+            if self.path.is_symlink():
+                raise Misuse(f"{self.path}: a link to nowhere")
+            return Standing.FREE
+        if not self.path.is_dir():
+            raise Misuse(f"{self.path}: exists and is not a folder")
+        if (self.partial / _COMMAND).is_file():
+            return Standing.UNFINISHED
+        names = sorted(entry.name for entry in self.path.iterdir() if entry.name != PARTIAL_NAME)
+        if MANIFEST_NAME in names:
+            return Standing.FINISHED
+        if names:
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            raise Misuse(f"{self.path}: not empty ({shown}) and not a packed dataset; choose another folder")
+        return Standing.FREE
+
+    def unfinished_command(self) -> dict[str, Any]:
+        """What the unfinished run here was asked to do; empty where that cannot be read."""
+        try:
+            values = json.loads((self.partial / _COMMAND).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return values if isinstance(values, dict) else {}
+
+    def begin(self, command: dict[str, Any]) -> None:
+        """Record what this run was asked to do; from now on the folder is an unfinished run."""
+        self.ready.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.partial / _COMMAND, json.dumps(command, sort_keys=True).encode())
+
+    def release(self) -> None:
+        """The run ended by itself, without a dataset: what it tokenized stays, but holds no other command up."""
+        (self.partial / _COMMAND).unlink(missing_ok=True)
+        for name in sorted(_KNOWN_IN_PARTIAL - {_LOCK, _COMMAND, "store"}):
+            _remove(self.partial / name)
+
+    def forget_unfinished(self) -> None:
+        """Remove what an unfinished run left, but not the lock, nor anything packtool did not write."""
+        for name in sorted(_KNOWN_IN_PARTIAL - {_LOCK, _COMMAND}):
+            _remove(self.partial / name)
+        (self.partial / _COMMAND).unlink(missing_ok=True)
+
+    def is_publishing(self) -> bool:
+        """Whether an earlier run got as far as publishing, and was stopped there."""
+        return (self.partial / _REMOVE).is_file()
+
+    def publish(self) -> None:
+        """Take away the dataset that stands here, if any, and move the finished files to their places.
+
+        Stopped anywhere and called again, it goes on where it was.
+        """
+        marker = self.partial / _REMOVE
+        if not marker.is_file():
+            old = written_names(self.path) if (self.path / MANIFEST_NAME).exists() else []
+            _refuse_collisions(self.path, _names_below(self.ready), old)
+            write_atomic(marker, json.dumps(old).encode())
+        old = json.loads(marker.read_bytes())
+        if old:
+            _take_away(self.path, old)
+            write_atomic(marker, b"[]")
+        for name in publishing_order(_names_below(self.ready)):
+            target = self.path / name
+            target.parent.mkdir(exist_ok=True)
+            (self.ready / name).replace(target)
+            fsync_folder(target.parent)
+        self.forget_unfinished()
+
+
+def publishing_order(names: Sequence[str]) -> list[str]:
+    """The card, then the shards, then the rest, the manifest last."""
+    return sorted(names, key=lambda name: (("card", "shard", "rest", "manifest").index(_part(name)), name))
+
+
+def removing_order(names: Sequence[str]) -> list[str]:
+    """The manifest, then the shards, then the rest, the card last."""
+    return sorted(names, key=lambda name: (("manifest", "shard", "rest", "card").index(_part(name)), name))
+
+
+def _part(name: str) -> str:
+    parts = {CARD_NAME: "card", MANIFEST_NAME: "manifest"}
+    return parts.get(name, "shard" if SHARD_NAME.fullmatch(name) else "rest")
+
+
+def written_names(folder: Path) -> list[str]:
+    """The files of the packed dataset in ``folder`` that packtool wrote.
+
+    Raises:
+        Misuse: its manifest cannot be read, so nobody can tell.
+    """
+    try:
+        manifest: Manifest = read_manifest(folder)
+    except BadData as error:
+        raise Misuse(f"{error}; nothing is overwritten, choose another folder or remove this one") from None
+    names = [shard.name for shard in manifest.shards] + [file.name for file in manifest.files]
+    return [*names, RUN_NAME, MANIFEST_NAME]
+
+
+def _refuse_collisions(folder: Path, new: Sequence[str], old: Sequence[str]) -> None:
+    for name in new:
+        if name not in old and os.path.lexists(folder / name):
+            raise Misuse(f"{folder / name}: in the way, and not written by packtool; move it, or choose another folder")
+
+
+def _take_away(folder: Path, names: Sequence[str]) -> None:
+    for name in removing_order(names):
+        (folder / name).unlink(missing_ok=True)
+        fsync_folder(folder)
+    try:
+        (folder / TOKENIZER_FOLDER).rmdir()
+    except OSError:
+        pass  # not there, or holds a file that is not ours
+
+
+def _names_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
