@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from packtool.config import PackConfig
     from packtool.errors import BadData, Misuse, PacktoolError
     from packtool.run import pack
-    from packtool.stats import stats
-    from packtool.verify import verify
+    from packtool.statistics import stats
+    from packtool.verification import verify
 
 _HOMES = {
     "PackConfig": "packtool.config",
@@ -22,8 +22,8 @@ _HOMES = {
     "Misuse": "packtool.errors",
     "BadData": "packtool.errors",
     "pack": "packtool.run",
-    "stats": "packtool.stats",
-    "verify": "packtool.verify",
+    "stats": "packtool.statistics",
+    "verify": "packtool.verification",
 }
 
 __all__ = ["BadData", "Misuse", "PackConfig", "PacktoolError", "__version__", "pack", "stats", "verify"]

@@ -42,6 +42,8 @@ SCHEMA = pa.schema(
         pa.field("doc_offsets", pa.list_(pa.int32())),
     ]
 )
+MOST_SHARDS = 99_999
+"""As many as the five digits of a shard's name can count."""
 SHARD_NAME = re.compile(r"train-(\d{5})-of-(\d{5})\.parquet")
 
 _KEY_PREFIX = b"packtool."
