@@ -1,0 +1,198 @@
+"""The command line: parses flags, calls the same functions as the Python API, renders what they give.
+
+Imports nothing heavy before a command runs, so that ``--help`` answers at once.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from packtool import __version__
+from packtool.errors import BadData, PacktoolError
+
+app = typer.Typer(
+    name="packtool",
+    help="Pack a dataset offline, once: no padding, no token that sees another document, labels that are right.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"packtool {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def pack(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SOURCE...", help="Files, globs, folders, or hf:NAME[@REVISION][:CONFIG[:SPLIT]]."),
+    ] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="OUT", help="Folder to write.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", "-t", help="tokenizer.json, a folder with one, or a hub name.")
+    ] = None,
+    max_length: Annotated[
+        str | None, typer.Option("--max-length", "-L", metavar="N", help="Tokens in a pack. [4096]")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            "-s",
+            metavar="NAME",
+            help="bfd, bfd_split, wrapped or in_order. [bfd_split for text and for tokens without labels, else bfd]",
+        ),
+    ] = None,
+    overlong: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="auto, drop, truncate, split or error. [auto]")
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="auto, text, prompt_completion, messages or tokens. [auto]"),
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Where a field is, e.g. text=body. Repeatable.")
+    ] = None,
+    bos: Annotated[str | None, typer.Option(metavar="WHEN", help="auto, yes or no. [auto]")] = None,
+    eos: Annotated[str | None, typer.Option(metavar="WHEN", help="auto, yes or no. [auto]")] = None,
+    eos_token: Annotated[str | None, typer.Option(metavar="TOKEN", help="Ends every document.")] = None,
+    pad_token: Annotated[str | None, typer.Option(metavar="TOKEN", help="Fills packs, with --pad.")] = None,
+    prompt_template: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A jinja2 file that makes the prompt from a record's fields.")
+    ] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Of the order. [0]")] = None,
+    shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix documents. [shuffle]")] = None,
+    pad: Annotated[bool | None, typer.Option("--pad/--no-pad", help="Fill packs to max_length. [no-pad]")] = None,
+    max_segments: Annotated[str | None, typer.Option(metavar="N", help="Segments in a pack at most.")] = None,
+    limit: Annotated[str | None, typer.Option(metavar="N", help="Only the first N records: a first try.")] = None,
+    on_bad_record: Annotated[str | None, typer.Option(metavar="WHAT", help="error or skip. [error]")] = None,
+    max_record_bytes: Annotated[
+        str | None, typer.Option(metavar="N", help="A larger record is a bad one. [64Mi]")
+    ] = None,
+    max_left_out: Annotated[
+        str | None, typer.Option(metavar="P%", help="Records that a template may refuse. [1%]")
+    ] = None,
+    group_tokens: Annotated[str | None, typer.Option(metavar="N", help="Tokens that are planned together.")] = None,
+    shard_tokens: Annotated[str | None, typer.Option(metavar="N", help="Tokens in a shard. [64M]")] = None,
+    shards: Annotated[str | None, typer.Option(metavar="N", help="Exactly so many shards.")] = None,
+    workers: Annotated[str | None, typer.Option(metavar="N", help="Processes. [the CPUs there are]")] = None,
+    cache_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep tokens there for later runs. [$PACKTOOL_CACHE]")
+    ] = None,
+    overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Replace the dataset in OUT.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="Options from a file, names with _; flags win.")
+    ] = None,
+) -> None:
+    """Pack SOURCEs into a folder of Parquet shards."""
+    given = {name: value for name, value in locals().items() if value is not None and name not in ("config", "quiet")}
+    from packtool import terminal
+    from packtool.config import PackConfig
+    from packtool.run import pack as run
+
+    if "cache_dir" not in given and os.environ.get("PACKTOOL_CACHE"):
+        given["cache_dir"] = os.environ["PACKTOOL_CACHE"]
+    options = PackConfig.checked(given) if config is None else PackConfig.from_toml(config, given)
+    with terminal.progress(quiet) as listener:
+        manifest = run(options, listener)
+    if not quiet:
+        terminal.print_summary(manifest, str(options.output))
+
+
+@app.command()
+def stats(
+    datasets: Annotated[list[str], typer.Argument(metavar="OUT...", help="Packed datasets.")],
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show how well datasets are packed, side by side."""
+    from packtool import terminal
+    from packtool.statistics import stats as read
+
+    found = [read(dataset) for dataset in datasets]
+    if json:
+        values = [dataset.to_json() for dataset in found]
+        terminal.print_json(values[0] if len(values) == 1 else values)
+    else:
+        terminal.print_stats(found)
+
+
+@app.command()
+def verify(
+    dataset: Annotated[str, typer.Argument(metavar="OUT", help="A packed dataset.")],
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Check everything a packed dataset promises."""
+    from packtool import terminal
+    from packtool.verification import verify as check
+
+    report = check(dataset)
+    if json:
+        terminal.print_json(report.to_json())
+    else:
+        terminal.print_report(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """The console script: one line for whatever goes wrong, and the exit codes of the documentation."""
+    sys.exit(_exit_code(sys.argv[1:]))
+
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        code: Any = app(arguments, standalone_mode=False)
+    except _CLICK_ERROR as error:
+        _print_error(_usage_line(error))
+        return 2
+    except PacktoolError as error:
+        _print_error(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _print_error("stopped; run the same command again to go on from here")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; that is no fault, and there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _print_error(f"{where}{error.strerror or error}; finished work is kept, run the same command again")
+        return BadData.exit_code
+    return code if isinstance(code, int) else 0
+
+
+# Typer brings its own copy of click in some versions; the class that all usage errors share is found by name.
+_CLICK_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _usage_line(error: Any) -> str:
+    return f"{error.format_message()} (packtool --help lists what there is)"
+
+
+def _print_error(message: str) -> None:
+    from packtool.terminal import print_error
+
+    print_error(message)
+
+
+if __name__ == "__main__":
+    main()

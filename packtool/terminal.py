@@ -1,0 +1,357 @@
+"""What a person sees: progress, summaries, tables. Takes plain objects, writes to a terminal or to plain lines.
+
+Everything fits 80 columns and is safe to print whatever the data holds.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from packtool.manifest import Manifest
+from packtool.progress import Listener, Notice, Progress, Stage
+from packtool.statistics import Bin, DatasetStats
+from packtool.verification import Check, VerifyReport
+
+WIDTH = 80
+_PLAIN_SECONDS = 5.0
+"""Between two plain progress lines of one stage."""
+_BAR = 24
+
+_STAGE_NAMES = {Stage.TOKENIZE: "read and tokenize", Stage.PLAN: "plan", Stage.WRITE: "write packs"}
+_REMEDIES = {
+    "overlong": "--overlong truncate or --strategy bfd_split keeps them, a larger --max-length too",
+    "truncated": "--strategy bfd_split keeps it, a larger --max-length too",
+    "empty": "these records hold no text to train on",
+    "nothing_to_train": "no token of these carries loss",
+    "template_error": "see rejects.jsonl for what the template said",
+}
+
+
+def console(*, error: bool = False) -> Console:
+    """A console that never styles what is not meant to be styled, and at most 80 columns wide off a terminal."""
+    made = Console(stderr=error, highlight=False, markup=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = WIDTH
+    return made
+
+
+def safe(text: str) -> str:
+    """Text from anywhere, on one line and without control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def print_error(message: str) -> None:
+    """One line on standard error."""
+    line = Text("error: ", style="bold red")
+    line.append(safe(message), style="default")
+    console(error=True).print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Listener]:
+    """A listener that shows progress on standard error: bars on a terminal, else a plain line now and then."""
+    shown = console(error=True)
+    if quiet:
+        yield lambda event: _warn(shown, event)
+    elif shown.is_terminal:
+        with _bars(shown) as bars:
+            yield _BarListener(shown, bars)
+    else:
+        yield _LineListener(shown)
+
+
+def _warn(shown: Console, event: Progress | Notice) -> None:
+    if isinstance(event, Notice) and event.warning:
+        _print_notice(shown, event)
+
+
+def _print_notice(shown: Console, notice: Notice) -> None:
+    line = Text("warning: ", style="yellow") if notice.warning else Text()
+    line.append(safe(notice.text), style="default")
+    shown.print(line)
+
+
+def _bars(shown: Console) -> Bars:
+    return Bars(
+        TextColumn("{task.description:<17}"),
+        BarColumn(bar_width=_BAR),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[speed]:>14}"),
+        TimeRemainingColumn(compact=True),
+        console=shown,
+        transient=True,
+    )
+
+
+class _BarListener:
+    def __init__(self, shown: Console, bars: Bars) -> None:
+        self._shown = shown
+        self._bars = bars
+        self._tasks: dict[Stage, TaskID] = {}
+        self._begun: dict[Stage, tuple[float, int]] = {}
+
+    def __call__(self, event: Progress | Notice) -> None:
+        if isinstance(event, Notice):
+            _print_notice(self._shown, event)
+            return
+        if event.stage not in self._tasks:
+            self._begun[event.stage] = (time.monotonic(), event.tokens)
+            self._tasks[event.stage] = self._bars.add_task(_STAGE_NAMES[event.stage], total=event.total, speed="")
+        speed = _speed(event, *self._begun[event.stage])
+        self._bars.update(self._tasks[event.stage], completed=event.done, total=event.total, speed=speed)
+
+
+class _LineListener:
+    def __init__(self, shown: Console) -> None:
+        self._shown = shown
+        self._begun: dict[Stage, tuple[float, int]] = {}
+        self._last: dict[Stage, float] = {}
+
+    def __call__(self, event: Progress | Notice) -> None:
+        if isinstance(event, Notice):
+            _print_notice(self._shown, event)
+            return
+        now = time.monotonic()
+        self._begun.setdefault(event.stage, (now, event.tokens))
+        ended = event.total is not None and event.done >= event.total
+        if not ended and now - self._last.setdefault(event.stage, now) < _PLAIN_SECONDS:
+            return
+        self._last[event.stage] = now
+        done = _amount(event.done, event.unit)
+        of = "" if event.total is None else f" of {_amount(event.total, event.unit)}"
+        speed = _speed(event, *self._begun[event.stage])
+        self._shown.print(f"{_STAGE_NAMES[event.stage]}: {done}{of}{', ' + speed if speed else ''}")
+
+
+def _speed(event: Progress, begun: float, tokens_then: int) -> str:
+    seconds = time.monotonic() - begun
+    tokens = event.tokens - tokens_then
+    return f"{short(tokens / seconds)} tokens/s" if tokens and seconds > 0.05 else ""
+
+
+def _amount(value: int, unit: str) -> str:
+    if unit == "bytes":
+        return f"{value / 1e6:,.1f} MB"
+    return f"{value:,} {unit}"
+
+
+def short(value: float) -> str:
+    """A number in at most five characters: 812, 12.3k, 4.1M."""
+    for size, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{suffix}" if abs(value) < 999.5 * size else f"{value / size:.0f}{suffix}"
+    return f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share in percent; never rounded up to 100 %."""
+    if share < 1 and share > 0.99995:
+        return f"{int(share * 1e6) / 1e4:.4f} %"
+    return f"{share * 100:.2f} %"
+
+
+# --- the summary of a run ------------------------------------------------------------------------------------
+
+
+def print_summary(manifest: Manifest, folder: str) -> None:
+    """What a run made, what it left out and why, and how to load it."""
+    shown = console()
+    lost = manifest.tokens.left_out + manifest.tokens.truncated
+    if lost * 100 > manifest.tokens.into:
+        _print_losses(shown, manifest, lost)
+    rows = _summary_rows(manifest)
+    for name, value in rows:
+        line = Text(f"{name:<13}", style="bold")
+        line.append(value, style="default")
+        shown.print(line)
+    if manifest.rejected and lost * 100 <= manifest.tokens.into:
+        _print_rejects(shown, manifest)
+    shown.print()
+    for name, value in (("written to", safe(folder)), ("check it", f"packtool verify {safe(folder)}")):
+        line = Text(f"{name:<13}", style="bold")
+        line.append(value, style="default")
+        shown.print(line, no_wrap=True, overflow="ignore", crop=False)
+    shown.print()
+    for line_of_help in _loading_lines(folder):
+        shown.print(Text(line_of_help, style="dim" if line_of_help.startswith("#") else "default"))
+
+
+def _summary_rows(manifest: Manifest) -> list[tuple[str, str]]:
+    documents, tokens, entry = manifest.documents, manifest.tokens, manifest.tokenizer
+    fill = tokens.out / (manifest.packs * manifest.max_length)
+    over = manifest.packs - manifest.lower_bound_packs
+    bound = "the fewest possible" if over == 0 else f"at least {manifest.lower_bound_packs:,} are needed"
+    truncated = f" ({documents.truncated:,} truncated)" if documents.truncated else ""
+    rows = [
+        ("documents", f"{documents.out:,} of {documents.into:,}{truncated}"),
+        ("tokens", f"{tokens.out:,} of {tokens.into:,}"),
+        ("trained", f"{percent(tokens.trained / tokens.out)} of them"),
+        ("first token", _end_token(entry.bos, entry.bos_origin)),
+        ("last token", _end_token(entry.eos, entry.eos_origin)),
+        ("packs", f"{manifest.packs:,} of at most {manifest.max_length:,} tokens ({bound})"),
+        ("fill", f"{percent(fill)} ({manifest.strategy})"),
+    ]
+    if manifest.padded:
+        rows.append(("padding", f"{entry.pad!r} ({entry.pad_origin})"))
+    if manifest.limited:
+        rows.insert(0, ("limited", f"only the first {manifest.records:,} records were read (--limit)"))
+    if over and fill < 0.98 and _mostly_over_half(manifest):
+        rows.append(("note", "most documents are just over half of max_length: no packer can fill"))
+        rows.append(("", "packs with them; --strategy bfd_split or another --max-length can"))
+    return rows
+
+
+def _mostly_over_half(manifest: Manifest) -> bool:
+    lengths = zip(manifest.segment_lengths.lengths, manifest.segment_lengths.counts, strict=True)
+    large = sum(count for length, count in lengths if length * 2 > manifest.max_length)
+    return large * 2 > manifest.packs
+
+
+def _end_token(token: str | None, origin: str) -> str:
+    return f"{safe(token)} (from {origin})" if token else "the document's own, none is added"
+
+
+def _print_losses(shown: Console, manifest: Manifest, lost: int) -> None:
+    share = percent(lost / manifest.tokens.into) if manifest.tokens.into else "100 %"
+    shown.print(Text(f"{lost:,} tokens ({share}) are in no pack:", style="yellow"))
+    _print_rejects(shown, manifest, style="yellow")
+    shown.print()
+
+
+def _print_rejects(shown: Console, manifest: Manifest, style: str = "default") -> None:
+    for reason, rows in manifest.rejected.items():
+        tokens = manifest.rejected_tokens.get(reason, 0)
+        told = f"{rows:,} x {reason}" + (f", {tokens:,} tokens" if tokens else "")
+        shown.print(Text(f"  {told} (rejects.jsonl says where)", style=style))
+        if remedy := _REMEDIES.get(reason):
+            shown.print(Text(f"    {remedy}", style=style))
+
+
+def _loading_lines(folder: str) -> Sequence[str]:
+    quoted = repr(folder)
+    return (
+        "# TRL",
+        f"train = load_dataset({quoted}, split='train')",
+        "config = SFTConfig(packing=True, packing_strategy='bfd',",
+        "                   dataset_kwargs={'skip_prepare_dataset': True},",
+        "                   per_device_train_batch_size=1)",
+        "# torch: every row holds input_ids, labels, position_ids and seq_lengths",
+        "lengths = torch.tensor([0, *train[0]['seq_lengths']])",
+        "cu_seqlens = lengths.cumsum(0, dtype=torch.int32)",
+    )
+
+
+# --- stats ---------------------------------------------------------------------------------------------------
+
+
+def print_stats(datasets: Sequence[DatasetStats]) -> None:
+    """One dataset's page, or several side by side."""
+    shown = console()
+    table = Table(box=box.SIMPLE_HEAD, show_header=len(datasets) > 1, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for dataset in datasets:
+        table.add_column(Text(safe(dataset.path)), justify="right", overflow="fold")
+    for name, values in _stats_rows(datasets):
+        table.add_row(Text(name, style="bold"), *(Text(value) for value in values))
+    shown.print(table)
+    for dataset in datasets:
+        title = f" of {safe(dataset.path)}" if len(datasets) > 1 else ""
+        _print_histogram(shown, f"document lengths{title}", dataset.document_length_histogram, _length_label)
+        _print_histogram(shown, f"fill of packs{title}", dataset.fill_histogram, _fill_label)
+
+
+def _stats_rows(datasets: Sequence[DatasetStats]) -> list[tuple[str, list[str]]]:
+    def row(name: str, value: Any) -> tuple[str, list[str]]:
+        return name, [value(dataset) for dataset in datasets]
+
+    rows = [
+        row("strategy", lambda d: d.strategy),
+        row("max_length", lambda d: f"{d.max_length:,}"),
+        row("packs", lambda d: f"{d.packs:,}"),
+        row("  lower bound", lambda d: f"{d.lower_bound_packs:,} (+{d.gap_to_bound:,})"),
+        row("documents", lambda d: f"{d.documents:,}"),
+        row("segments", lambda d: f"{d.segments:,}"),
+        row("tokens", lambda d: f"{d.tokens:,}"),
+        row("  trained", lambda d: f"{d.trained_tokens:,} ({percent(d.trained_share)})"),
+        row("fill", lambda d: percent(d.fill)),
+        row("  padded to max_length", lambda d: percent(d.padded_fill)),
+        row("  padded, batches of 8", lambda d: percent(d.batch_padded_fill)),
+        row("documents per pack", lambda d: f"{d.packing_factor:.2f}"),
+        row(
+            "segments (mid/p99/max)",
+            lambda d: f"{d.segments_per_pack.median:g} / {d.segments_per_pack.p99:.0f} / {d.segments_per_pack.max}",
+        ),
+        row("attention cost", lambda d: f"{percent(d.attention_cost_share)} of full rows"),
+        row("bad records", lambda d: f"{d.left_out.bad_records:,}"),
+        row("left out", lambda d: f"{d.left_out.documents:,} documents, {d.left_out.tokens:,} tokens"),
+        row("truncated", lambda d: f"{d.truncated_documents:,} documents, {d.truncated_tokens:,} tokens"),
+    ]
+    for reason in sorted({reason for dataset in datasets for reason in dataset.rejected}):
+        rows.append(row(f"  {reason}", lambda d, reason=reason: f"{d.rejected.get(reason, 0):,} rows"))
+    return rows
+
+
+def _print_histogram(shown: Console, title: str, bins: Sequence[Bin], label: Any) -> None:
+    largest = max((bin.count for bin in bins), default=0)
+    if not largest:
+        return
+    shown.print(Text(title, style="bold"))
+    for bin in bins:
+        width = max(1, round(bin.count / largest * 40)) if bin.count else 0
+        line = Text(f"{label(bin):>17}  ")
+        line.append("█" * width, style="cyan")
+        line.append(f" {bin.count:,}", style="default")
+        shown.print(line)
+    shown.print()
+
+
+def _length_label(bin: Bin) -> str:
+    return f"{bin.low:,.0f} to {bin.high - 1:,.0f}" if bin.high - 1 > bin.low else f"{bin.low:,.0f}"
+
+
+def _fill_label(bin: Bin) -> str:
+    return "full" if bin.low == bin.high else f"{bin.low * 100:g} to {bin.high * 100:g} %"
+
+
+# --- verify --------------------------------------------------------------------------------------------------
+
+
+def print_report(report: VerifyReport) -> None:
+    """Each check with what it looked at; what failed with where."""
+    shown = console()
+    for check in report.checks:
+        line = Text("  ok    " if check.ok else "  FAIL  ", style="green" if check.ok else "bold red")
+        line.append(f"{check.name:<15}", style="bold")
+        line.append(_outcome(check), style="default")
+        shown.print(line)
+        if not check.ok:
+            shown.print(Text(f"          {safe(check.detail)}", style="red"))
+    shown.print()
+    if report.ok:
+        shown.print(f"{safe(report.path)}: sound ({report.packs:,} packs, {report.tokens:,} tokens)")
+    else:
+        failed = sum(not check.ok for check in report.checks)
+        shown.print(f"{safe(report.path)}: NOT sound, {failed} checks failed; do not train on it")
+
+
+def _outcome(check: Check) -> str:
+    if check.ok:
+        return f"{check.checked:,} looked at"
+    if not check.faults:
+        return "could not be checked"
+    return "1 fault" if check.faults == 1 else f"{check.faults:,} faults"
+
+
+def print_json(value: Any) -> None:
+    """JSON for programs, on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
