@@ -1,0 +1,71 @@
+"""The bytes of one JSON value become a record, or the reason why they are none. It knows no file or field."""
+
+import json
+
+import orjson
+
+from packtool.errors import Refusal
+from packtool.readers.units import Record
+
+_QUOTED = 60
+
+
+def parse(raw: bytes) -> Record | Refusal:
+    """The JSON object in ``raw``.
+
+    The last of duplicate keys wins. NaN, Infinity and lone surrogates pass: they matter only in a field that
+    is used. A whole number beyond 64 bits may arrive as a float of at least 2^63 in magnitude (``orjson``
+    makes it one), which no id, mask, label or weight can be; a float below that was written as one.
+
+    Returns:
+        The record, or a Refusal ``bad_utf8``, ``bad_json`` or ``not_object``.
+    """
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        value = _parse_leniently(raw)
+        if isinstance(value, Refusal):
+            return value
+    if isinstance(value, dict):
+        return value
+    return Refusal("not_object", f"{_TYPES.get(type(value), 'null')}, not an object: {quoted(raw)}")
+
+
+def too_large(length: int, limit: int, start: bytes) -> Refusal:
+    """The refusal of a record of ``length`` bytes that begins with ``start``."""
+    return Refusal("too_large", f"{length:,} bytes, over the limit of {limit:,}: {quoted(start)}")
+
+
+def quoted(raw: bytes | str, at: int = 0) -> str:
+    """A stretch of about 60 characters around ``at``, on one line, safe to print."""
+    start = max(0, at - _QUOTED // 2) if len(raw) > _QUOTED else 0
+    piece = raw[start : start + _QUOTED]
+    more = len(raw) > start + _QUOTED
+    if isinstance(piece, bytes):
+        # a character cut in two at an end of the stretch is no fault of the record
+        piece = piece.decode("utf-8", "ignore" if more or start else "backslashreplace")
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in piece.strip())
+    return f"{'…' if start else ''}{text}{'…' if more else ''}"
+
+
+_TYPES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
+
+
+def _parse_leniently(raw: bytes) -> object:
+    """What ``orjson`` refuses: more is JSON to Python's parser, and it says where a fault is."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = error.start
+        return Refusal("bad_utf8", f"byte {at + 1} (0x{raw[at]:02x}) is not UTF-8: {quoted(raw, at)}")
+    try:
+        return json.loads(text, parse_int=_whole_number)
+    except RecursionError:
+        return Refusal("bad_json", f"nested too deeply: {quoted(text)}")
+    except json.JSONDecodeError as error:
+        return Refusal("bad_json", f"{error.msg} at character {error.pos + 1}: {quoted(text, error.pos)}")
+
+
+def _whole_number(digits: str) -> int | float:
+    # Python refuses to make an integer of more than 4,300 digits, for its cost
+    return int(digits) if len(digits) <= 4300 else float(digits)

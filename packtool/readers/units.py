@@ -1,0 +1,85 @@
+"""What every reader agrees on: a work unit, which the parent process cuts, and its reader in a worker."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from packtool.errors import BadData, Refusal
+from packtool.sources import shown
+
+UNIT_BYTES = 8 << 20
+"""About how much of a source one work unit holds. Units depend on the input alone, so this is no option."""
+
+MAX_RECORD_BYTES = 64 << 20
+"""The default of ``--max-record-bytes``: of a line, or an element of an array, as it stands in the file."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A stretch of one source that a worker reads by itself. Picklable."""
+
+    source: int
+    """Index of its source in the run."""
+    index: int
+    """Its place among the units of its source, from 0 without gaps."""
+    path: Path
+    max_records: int | None
+    """Read only so many records (``--limit``); None: all."""
+
+
+class UnitReader(Protocol):
+    """The content of one unit."""
+
+    columnar: bool
+    """True where the file has columns, so that a null inside a struct may stand for "not there"."""
+
+    @property
+    def digest(self) -> str:
+        """sha256, as hex, of exactly the unit's content. May read; parses no record."""
+
+    @property
+    def rows(self) -> int:
+        """Physical rows: lines with blank ones, elements of an array, rows of a table. Parses no record."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of the (decompressed) file it takes up; 0 where that cannot be told. For progress."""
+
+    def count(self) -> int:
+        """How many records there are, refused ones with them. Parses none."""
+
+    def records(self) -> Iterator[tuple[int, Record | Refusal]]:
+        """Each record, or why it is none, with its zero-based row inside the unit; no blank lines."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, open to be read; a fault of the system, now or while reading, names the file.
+
+    Raises:
+        BadData: it vanished, may not be read, or the disk gives an error.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            yield file
+    except OSError as error:
+        raise BadData(f"{shown(path)}: {error.strerror or error}") from error
+
+
+def read_exactly(file: BinaryIO, start: int, length: int) -> bytes:
+    """``length`` bytes from ``start``, or fewer only where the file ends."""
+    file.seek(start)
+    pieces: list[bytes] = []
+    while length > 0 and (piece := file.read(length)):
+        pieces.append(piece)
+        length -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def changed(path: Path) -> BadData:
+    """The error of a file that is not what it was when the run began."""
+    return BadData(f"{shown(path)} changed while it was read: run again once nothing writes to it")

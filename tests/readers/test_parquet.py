@@ -1,0 +1,215 @@
+"""Parquet: whole row groups, exact digests, and damage that names file and row group."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packtool.errors import BadData, Refusal
+from packtool.readers import Unit, column_types, cut_units, head, limit_units, open_unit
+from packtool.sources import Compression, Kind, Source
+
+TABLE = pa.table(
+    {
+        "text": [f"text {number}" if number % 7 else None for number in range(1000)],
+        "input_ids": pa.array([list(range(number % 5)) for number in range(1000)], pa.list_(pa.int32())),
+        "messages": [[{"role": "user", "content": str(number)}] for number in range(1000)],
+    }
+)
+
+
+def write(path: Path, table: pa.Table = TABLE, **options: Any) -> Source:
+    pq.write_table(table, path, **({"row_group_size": 100} | options))
+    return Source(name=path.name, path=path, kind=Kind.PARQUET, compression=Compression.NONE)
+
+
+def units_of(source: Source, unit_bytes: int = 1) -> list[Unit]:
+    return list(cut_units(source, 0, unit_bytes=unit_bytes))
+
+
+def texts(units: list[Unit]) -> list[Any]:
+    return [
+        record["text"]
+        for unit in units
+        for _, record in open_unit(unit, ["text"]).records()
+        if isinstance(record, dict)
+    ]
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 3000, 1 << 30])
+def test_units_are_whole_row_groups_that_give_every_row_once(tmp_path: Path, unit_bytes: int) -> None:
+    source = write(tmp_path / "a.parquet")
+    units = units_of(source, unit_bytes)
+    readers = [open_unit(unit, ["text"]) for unit in units]
+    assert [reader.rows % 100 for reader in readers] == [0] * len(units)
+    assert sum(reader.rows for reader in readers) == 1000
+    assert len(units) == {1: 10, 1 << 30: 1}.get(unit_bytes, len(units))
+    assert texts(units) == TABLE["text"].to_pylist()
+    for reader in readers:
+        assert reader.columnar
+        assert [row for row, _ in reader.records()] == list(range(reader.rows))
+
+
+def test_records_have_the_columns_asked_for(tmp_path: Path) -> None:
+    [unit] = units_of(write(tmp_path / "a.parquet"), 1 << 30)
+    assert next(open_unit(unit, {"text", "absent"}).records()) == (0, {"text": None})
+    assert next(open_unit(unit, ()).records()) == (0, {})
+    _, record = list(open_unit(unit).records())[3]
+    assert isinstance(record, dict)
+    assert (record["text"], record["input_ids"].tolist()) == ("text 3", [0, 1, 2])
+    assert record["messages"] == [{"role": "user", "content": "3"}]
+
+
+def test_a_dot_in_a_column_name_is_no_path(tmp_path: Path) -> None:
+    table = pa.table({"a.b": ["dot"], "a": [{"b": "nested"}]})
+    [unit] = units_of(write(tmp_path / "a.parquet", table))
+    assert [record for _, record in open_unit(unit, ["a.b"]).records()] == [{"a.b": "dot"}]
+    assert [record for _, record in open_unit(unit, ["a"]).records()] == [{"a": {"b": "nested"}}]
+
+
+def test_a_digest_covers_every_byte_of_its_row_groups_and_no_other(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    before = [open_unit(unit).digest for unit in units_of(source)]
+    assert len(set(before)) == 10
+    data = source.path.read_bytes()
+    at = data.index(b"text 555")
+    source.path.write_bytes(data[:at] + b"TEXT 555" + data[at + 8 :])
+    after = [open_unit(unit).digest for unit in units_of(source)]
+    assert [index for index in range(10) if before[index] != after[index]] == [5]
+    renamed = TABLE.rename_columns(["body", "input_ids", "messages"])
+    write(tmp_path / "a.parquet", renamed, compression="none", use_dictionary=False)
+    assert not set(before) & {open_unit(unit).digest for unit in units_of(source)}
+
+
+def test_a_limit_reads_no_more_row_groups_than_it_needs(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.parquet")
+    units = list(limit_units(iter(units_of(source, 1 << 30)), 250))
+    assert texts(units) == TABLE["text"].to_pylist()[:250]
+    [reader] = [open_unit(unit) for unit in units]
+    assert (reader.rows, reader.count()) == (250, 250)
+    [longer] = limit_units(iter(units_of(source, 1 << 30)), 251)
+    assert reader.digest != open_unit(longer).digest
+    assert len(list(limit_units(iter(units_of(source)), 250))) == 3
+    # what lies behind them in the same unit is not looked at
+    start = pq.read_metadata(source.path).row_group(5).column(0).data_page_offset
+    data = bytearray(source.path.read_bytes())
+    data[start : start + 60] = bytes(60)
+    source.path.write_bytes(data)
+    assert open_unit(units[0]).digest == reader.digest
+    assert texts(units) == TABLE["text"].to_pylist()[:250]
+
+
+def test_units_travel_to_another_process(tmp_path: Path) -> None:
+    for unit in units_of(write(tmp_path / "a.parquet")):
+        assert open_unit(pickle.loads(pickle.dumps(unit))).digest == open_unit(unit).digest
+
+
+def test_types_of_columns_and_the_first_rows(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.parquet")
+    types = column_types(source)
+    assert types is not None
+    assert list(types) == ["text", "input_ids", "messages"]
+    assert types["text"] == pa.string()
+    assert pa.types.is_nested(types["messages"])
+    assert [row for row, _ in head(source, 150)] == list(range(150))
+
+
+def test_a_table_without_rows_has_no_records(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.parquet", TABLE.slice(0, 0))
+    assert texts(units_of(source)) == []
+    assert head(source) == []
+
+
+def test_text_that_is_not_utf8_is_refused_at_its_row(tmp_path: Path) -> None:
+    text = pa.array([b"ok", b"\xff\xfe"]).view(pa.string())
+    [unit] = units_of(write(tmp_path / "a.parquet", pa.table({"text": text})))
+    (_, first), (row, second) = open_unit(unit, ["text"]).records()
+    assert first == {"text": "ok"}
+    assert row == 1
+    assert isinstance(second, Refusal)
+    assert second.reason == "bad_utf8"
+
+
+@pytest.mark.parametrize("damage", ["empty", "footer", "cut", "text"])
+def test_a_damaged_footer_is_named(tmp_path: Path, damage: str) -> None:
+    source = write(tmp_path / "a.parquet")
+    data = source.path.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    source.path.write_bytes(
+        {
+            "empty": b"",
+            "footer": data[: -8 - length] + bytes(length) + data[-8:],
+            "cut": data[: len(data) // 2],
+            "text": b'{"text": "not Parquet"}',
+        }[damage]
+    )
+    for use in (units_of, head, column_types):
+        with pytest.raises(BadData, match=r"a\.parquet: damaged Parquet, footer: "):
+            use(source)
+
+
+def test_a_damaged_page_is_named_with_its_row_group_after_the_units_before_it(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.parquet", compression="zstd")
+    metadata = pq.read_metadata(source.path)
+    start = metadata.row_group(4).column(0).data_page_offset
+    data = bytearray(source.path.read_bytes())
+    data[start : start + 60] = bytes(60)
+    source.path.write_bytes(data)
+    units = units_of(source)
+    assert len(texts(units[:4])) == 400
+    with pytest.raises(BadData, match=r"a\.parquet: damaged Parquet, row group 4: "):
+        texts([units[4]])
+
+
+@pytest.mark.parametrize("columns", [(), ("text",), None])
+def test_rows_that_only_the_footer_knows_of_are_damage(tmp_path: Path, columns: tuple[str, ...] | None) -> None:
+    source = write(tmp_path / "a.parquet", TABLE.slice(0, 100))
+    data = source.path.read_bytes()
+    rows, more = b"\x16\xc8\x01", b"\x16\x80\x7d"  # Thrift's 100 and 8,000
+    assert rows in data
+    source.path.write_bytes(data.replace(rows, more))
+    [unit] = units_of(source)
+    assert open_unit(unit).rows == 8000
+    with pytest.raises(BadData, match=r"a\.parquet: damaged Parquet, row group 0: "):
+        list(open_unit(unit, columns).records())
+
+
+@pytest.mark.parametrize("change", ["shrinks", "vanishes"])
+def test_a_file_that_changes_after_it_was_cut_is_named(tmp_path: Path, change: str) -> None:
+    source = write(tmp_path / "a.parquet")
+    [unit] = units_of(source, 1 << 30)
+    if change == "shrinks":
+        write(tmp_path / "a.parquet", TABLE.slice(0, 500))
+    else:
+        source.path.unlink()
+    reader = open_unit(unit)
+    with pytest.raises(BadData, match=r"a\.parquet.*(changed|No such file)"):
+        _ = reader.digest
+    with pytest.raises(BadData, match=r"a\.parquet.*(changed|No such file)"):
+        list(reader.records())
+
+
+@given(places=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4))
+def test_any_damage_ends_in_rows_or_in_an_error_that_names_the_file(
+    tmp_path_factory: pytest.TempPathFactory, places: list[tuple[float, int]]
+) -> None:
+    source = write(tmp_path_factory.getbasetemp() / "f.parquet", TABLE.slice(0, 60), row_group_size=20)
+    data = bytearray(source.path.read_bytes())
+    for place, byte in places:
+        data[int(place * len(data))] = byte
+    source.path.write_bytes(data)
+    try:
+        for unit in units_of(source):
+            reader = open_unit(unit)
+            assert len(reader.digest) == 64
+            assert len(list(reader.records())) == reader.rows
+        message = "f.parquet"
+    except BadData as error:
+        message = str(error)
+    assert "f.parquet" in message
+    assert message.isprintable()

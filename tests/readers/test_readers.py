@@ -1,0 +1,139 @@
+"""All kinds together: the same records from each, in memory that does not grow with the file."""
+
+import contextlib
+import gzip
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from packtool.readers import column_types, cut_units, head, open_unit
+from packtool.sources import Kind, Source, find_sources
+
+RECORDS: list[dict[str, Any]] = [
+    {
+        "text": f"record {number}, \u2028 é 😀 \x00 2024-01-0{number % 9}",
+        "score": None if number % 3 else number / 7,
+        "count": number << 40,
+        "input_ids": list(range(number % 4)),
+        "messages": [{"role": "user", "content": '[],{}\\"'}] * (number % 3),
+    }
+    for number in range(500)
+]
+
+
+def every_kind(folder: Path) -> list[Source]:
+    """The records as each kind of file that packtool reads."""
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in RECORDS).encode()
+    array = json.dumps(RECORDS, indent=1).encode()
+    table = pa.Table.from_pylist(RECORDS)
+    for name, data in {"lines.jsonl": lines, "lines.ndjson": lines, "lines.json": lines, "array.json": array}.items():
+        (folder / name).write_bytes(data)
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data))
+        (folder / f"{name}.zst").write_bytes(zstandard.compress(data))
+    pq.write_table(table, folder / "table.parquet", row_group_size=130)
+    for name, new in {"stream.arrow": pa.ipc.new_stream, "file.arrow": pa.ipc.new_file}.items():
+        with new(folder / name, table.schema) as out:
+            out.write_table(table, max_chunksize=130)
+    return list(find_sources([folder]).sources)
+
+
+def plain(record: Any) -> Any:
+    """Arrays as the lists that they stand for."""
+    if isinstance(record, dict):
+        return {key: plain(value) for key, value in record.items()}
+    return record.tolist() if isinstance(record, np.ndarray) else record
+
+
+def test_every_kind_gives_the_same_records_at_the_same_rows(tmp_path: Path) -> None:
+    sources = every_kind(tmp_path)
+    assert len(sources) == 15
+    assert {source.kind for source in sources} == set(Kind)
+    for source in sources:
+        rows: list[Any] = []
+        first = 0
+        for unit in cut_units(source, 0, unit_bytes=3000):
+            reader = open_unit(unit)
+            assert reader.columnar == (source.kind in (Kind.PARQUET, Kind.ARROW))
+            assert reader.count() == reader.rows
+            rows += [(first + row, plain(record)) for row, record in reader.records()]
+            first += reader.rows
+        assert rows == list(enumerate(RECORDS)), source.name
+        assert [(row, plain(record)) for row, record in head(source, 7)] == list(enumerate(RECORDS))[:7]
+        types = column_types(source)
+        assert (types is not None) == (source.kind in (Kind.PARQUET, Kind.ARROW))
+        assert types is None or list(types) == list(RECORDS[0])
+
+
+def test_what_save_to_disk_wrote_reads_back(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    saved = datasets.Dataset.from_list(RECORDS)
+    saved.save_to_disk(tmp_path / "one", num_shards=3)
+    datasets.DatasetDict({"test": saved.select([0]), "train": saved}).save_to_disk(tmp_path / "dict")
+    for folder in ("one", "dict"):
+        found = find_sources([tmp_path / folder])
+        assert found.warnings == ()
+        units = [unit for source in found.sources for unit in cut_units(source, 0)]
+        assert [plain(record) for unit in units for _, record in open_unit(unit).records()] == RECORDS
+
+
+READ = """
+import resource, sys
+from packtool.readers import cut_units, open_unit
+from packtool.sources import find_sources
+
+[source] = find_sources([sys.argv[1]]).sources
+rows = refused = 0
+for unit in cut_units(source, 0):
+    reader = open_unit(unit)
+    reader.digest
+    for row, record in reader.records():
+        refused += not isinstance(record, dict)
+    rows += reader.rows
+print(rows, refused, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def wrap(raw: Any, suffix: str) -> Any:
+    if suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1)
+    return zstandard.ZstdCompressor().stream_writer(raw) if suffix == ".zst" else contextlib.nullcontext(raw)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_two_gigabytes_are_read_in_bounded_memory(tmp_path: Path, name: str) -> None:
+    record = json.dumps({"text": 'some, [text] with "quotes" \\ and é ' * 40}).encode()
+    path = tmp_path / name
+    is_array, repeats = ".json." in f"{name}.", 2**31 // len(record)
+    between = b",\n" if is_array else b"\n"
+    with path.open("wb") as raw, wrap(raw, path.suffix) as file:
+        file.write(b"[" if is_array else b"")
+        for start in range(0, repeats, 1000):
+            stretch = min(1000, repeats - start)
+            file.write(between.join([record] * stretch) + (between if start + stretch < repeats else b""))
+        file.write(b"]" if is_array else b"\n")
+    limit = 1 << 30  # of address space: libraries map several hundred megabytes of it
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path)],
+        capture_output=True,
+        check=True,
+        env={"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
+    )
+    rows, refused, peak = map(int, done.stdout.split())
+    assert (rows, refused) == (repeats, 0)
+    assert peak < 300 << 10
+
+
+def test_a_unit_of_an_unknown_kind_is_a_fault_of_the_caller() -> None:
+    with pytest.raises(TypeError, match="no reader for str"):
+        open_unit("unit")  # type: ignore[arg-type]
