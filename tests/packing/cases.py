@@ -46,11 +46,18 @@ def cases(draw: st.DrawFn, longest: int = 1, most: int = 120) -> Case:
         st.one_of(
             st.lists(one, max_size=most),
             st.lists(st.sampled_from(few), max_size=most),
+            alike(few, most),
             st.builds(lambda n: [few[0]] * n, st.integers(0, most)),
         )
     )
     max_segments = draw(st.one_of(st.none(), st.integers(1, 5)))
     return Case(lengths, max_length, max_segments, draw(st.sampled_from([1, 2, 3, 7, 50, 1 << 16])))
+
+
+def alike(pool: list[int], most: int) -> st.SearchStrategy[list[int]]:
+    """Every length of ``pool`` many times: whole runs of packs are filled alike, and the last one in part."""
+    counts = st.tuples(*(st.integers(1, most // len(pool)) for _ in pool))
+    return counts.map(lambda ns: [length for length, n in zip(pool, ns, strict=True) for _ in range(n)])
 
 
 @contextmanager

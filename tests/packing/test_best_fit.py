@@ -52,6 +52,25 @@ def test_among_packs_of_equal_free_space_the_one_that_reached_it_first_is_taken(
     assert [[size for _, _, size in pack] for pack in packs] == [[12, 7], [10, 9, 1]]
 
 
+def test_one_pack_is_filled_with_equal_items_before_the_next() -> None:
+    lengths = [6, 6, 2, 2, 2, 2]
+    packs = reference.as_lists(plan(np.array(lengths, dtype=np.int32), 10), lengths)
+    assert [[item for item, _, _ in pack] for pack in packs] == [[0, 2, 3], [1, 4, 5]]
+
+
+@pytest.mark.parametrize("max_length", [8, 13, 17, 33, 64, 100])
+@pytest.mark.parametrize("max_segments", [None, 2, 5])
+def test_plan_is_item_by_item_best_fit_decreasing_where_lengths_recur(
+    max_length: int, max_segments: int | None
+) -> None:
+    rng = np.random.default_rng(max_length)
+    for _ in range(60):
+        pool = rng.integers(1, max_length + 1, rng.integers(1, 5))
+        lengths = rng.choice(pool, rng.integers(1, 60)).astype(np.int32)
+        expected = reference.best_fit_decreasing(lengths.tolist(), max_length, max_segments)
+        assert reference.as_lists(plan(lengths, max_length, max_segments), lengths.tolist()) == expected
+
+
 def test_no_items_are_no_packs() -> None:
     packing = plan(np.empty(0, dtype=np.int32), 8)
     assert len(packing.items) == len(packing.counts) == 0
