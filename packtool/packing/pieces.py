@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packtool.packing.packing import I32, I64, check_limits
 
-Overlong = Literal["drop", "truncate", "split", "error"]
+Overlong = Literal["drop", "truncate", "truncate_turns", "split", "error"]
 """What becomes of a document longer than max_length; ``error`` is ``drop``, and the caller stops."""
 
 
@@ -68,7 +68,8 @@ def cut_pieces(lengths: I32, runs: TrainedRuns, max_length: int, overlong: Overl
     A document without a trained token (its first never counts) is one cut, ``nothing_to_train``, whatever
     its length. One of more than ``max_length`` tokens is, under ``drop`` and ``error``, one cut,
     ``overlong``; under ``truncate`` a piece of ``max_length`` tokens and a cut, ``truncated``; under
-    ``split`` pieces of ``max_length`` and a remainder. What would be a piece but has no trained token is a
+    ``truncate_turns`` the same, but the piece ends with the last trained run that ends inside it, and there is
+    one cut, ``overlong``, where none does; under ``split`` pieces of ``max_length`` and a remainder. What would be a piece but has no trained token is a
     cut, ``nothing_to_train``.
 
     Args:
@@ -82,29 +83,32 @@ def cut_pieces(lengths: I32, runs: TrainedRuns, max_length: int, overlong: Overl
     """
     check_limits(max_length, None)
     whole = _whole(lengths, runs)
-    parts = np.ones(len(lengths), dtype=np.int32)
     long = (lengths > max_length) & (whole > 0)
+    parts = np.ones(len(lengths), dtype=np.int32)
+    kept = np.zeros_like(lengths)  # what stays of a document that is cut off
     if overlong == "split":
         parts[long] = -(-lengths[long] // max_length)
     elif overlong == "truncate":
-        parts[long] = 2
+        kept[long] = max_length
+    elif overlong == "truncate_turns":
+        kept = np.where(long, _last_run_stop(runs, max_length), np.int32(0))
+    parts[kept > 0] = 2
     if not long.any():
         doc, offset, length, trained = _each(lengths), np.zeros_like(lengths), lengths, whole
     else:
         doc = np.repeat(_each(lengths), parts)
         nth = np.arange(len(doc)) - np.repeat(np.cumsum(parts) - parts, parts)
-        offset = (nth * max_length).astype(np.int32)
-        length = lengths[doc] - offset
         if overlong == "split":
-            length = np.where(long[doc], np.minimum(length, max_length), length)
-        elif overlong == "truncate":
-            length = np.where(long[doc] & (nth == 0), np.int32(max_length), length)
+            offset = (nth * max_length).astype(np.int32)
+            length = np.where(long[doc], np.minimum(lengths[doc] - offset, max_length), lengths[doc])
+        else:
+            offset = np.where(nth == 1, kept[doc], np.int32(0))
+            length = np.where((nth == 0) & (kept[doc] > 0), kept[doc], lengths[doc] - offset)
         trained = trained_in(runs, doc, offset, length)
     reason = np.where(trained > 0, np.int8(_PIECE), np.int8(Cut.nothing_to_train))
-    if overlong == "truncate":
+    if overlong != "split":
+        reason[(long & (kept == 0))[doc]] = Cut.overlong
         reason[offset > 0] = Cut.truncated
-    elif overlong != "split":
-        reason[long[doc]] = Cut.overlong
     return _sort_out(doc, offset, length, trained, reason)
 
 
@@ -150,6 +154,15 @@ def trained_in(runs: TrainedRuns, doc: I32, offset: I32, length: I32) -> I32:
     # of an empty stretch nothing is counted, rather than less than nothing
     trained: I32 = (trained_before(begin + np.maximum(length, 1)) - trained_before(begin + 1)).astype(np.int32)
     return trained
+
+
+def _last_run_stop(runs: TrainedRuns, max_length: int) -> I32:
+    """Where in each document the last run ends that ends within max_length and has a token that trains; else 0."""
+    stops = np.zeros(len(runs.counts), dtype=np.int32)
+    document = np.repeat(np.arange(len(runs.counts)), runs.counts)
+    fits = (runs.stops <= max_length) & (runs.stops > 1)
+    np.maximum.at(stops, document[fits], runs.stops[fits])
+    return stops
 
 
 def _whole(lengths: I32, runs: TrainedRuns) -> I32:

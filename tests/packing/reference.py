@@ -102,9 +102,20 @@ def pieces(
         elif overlong == "truncate":
             piece_or_cut(doc, 0, max_length)
             cuts.append((doc, max_length, len(mask) - max_length, "truncated"))
+        elif overlong == "truncate_turns" and (stop := last_turn_stop(mask, max_length)):
+            piece_or_cut(doc, 0, stop)
+            cuts.append((doc, stop, len(mask) - stop, "truncated"))
         else:
             cuts.append((doc, 0, len(mask), "overlong"))
     return planned, cuts
+
+
+def last_turn_stop(mask: list[bool], max_length: int) -> int:
+    """Where the last trained turn ends that fits and trains at all; 0 where there is none."""
+    for stop in range(max_length, 1, -1):
+        if mask[stop - 1] and not mask[stop]:
+            return stop
+    return 0
 
 
 def as_lists(packing: Packing, lengths: list[int]) -> list[list[Segment]]:

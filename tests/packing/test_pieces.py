@@ -47,7 +47,7 @@ def assert_tiled(pieces: Pieces, masks: list[list[bool]]) -> None:
     assert len({doc for doc, _, _ in stretches}) == len(masks)
 
 
-policies = st.sampled_from(["drop", "truncate", "split", "error"])
+policies = st.sampled_from(["drop", "truncate", "truncate_turns", "split", "error"])
 
 
 @given(documents, st.integers(1, 20), policies)
@@ -89,7 +89,7 @@ def test_a_document_cut_short_before_its_answer_is_cut_twice() -> None:
 
 def test_nothing_to_train_is_told_before_overlong() -> None:
     masks = [[True] + [False] * 8, []]
-    for overlong in ("drop", "truncate", "split", "error"):
+    for overlong in ("drop", "truncate", "truncate_turns", "split", "error"):
         pieces = cut_pieces(lengths_of(masks), runs_of(masks), 4, overlong)
         assert cuts(pieces) == [(0, 0, 9, "nothing_to_train"), (1, 0, 0, "nothing_to_train")]
 
