@@ -53,7 +53,7 @@ class Strategy:
         return next((policy for policy in self.overlong if policy == overlong), None)
 
 
-_WHOLE: tuple[Overlong, ...] = ("drop", "truncate", "error")
+_WHOLE: tuple[Overlong, ...] = ("drop", "truncate", "truncate_turns", "error")
 _SPLIT: tuple[Overlong, ...] = ("split",)
 
 STRATEGIES = {

@@ -69,8 +69,8 @@ def cut_pieces(lengths: I32, runs: TrainedRuns, max_length: int, overlong: Overl
     its length. One of more than ``max_length`` tokens is, under ``drop`` and ``error``, one cut,
     ``overlong``; under ``truncate`` a piece of ``max_length`` tokens and a cut, ``truncated``; under
     ``truncate_turns`` the same, but the piece ends with the last trained run that ends inside it, and there is
-    one cut, ``overlong``, where none does; under ``split`` pieces of ``max_length`` and a remainder. What would be a piece but has no trained token is a
-    cut, ``nothing_to_train``.
+    one cut, ``overlong``, where none does; under ``split`` pieces of ``max_length`` and a remainder. What would
+    be a piece but has no trained token is a cut, ``nothing_to_train``.
 
     Args:
         lengths: int32 [n], tokens of each document, >= 0.
