@@ -76,13 +76,20 @@ _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20
 
 
 def _count(value: Any) -> Any:
-    """Read ``64M`` or ``256Ki`` as the number it stands for; leave everything else to the validation."""
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+(?:_\d+)*)\s*(k|M|G|Ki|Mi|Gi)?B?\s*", value)):
-        return int(match[1]) * _SUFFIXES[match[2] or ""]
-    return value
+    """Read ``64M`` or ``256Ki`` as the number it stands for; leave what is no text to the validation."""
+    if isinstance(value, bool):
+        raise ValueError(f"takes a number, and got {str(value).lower()}")
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(-?[0-9]{1,20}(?:_[0-9]{1,20}){0,6})\s*(k|M|G|Ki|Mi|Gi)?\s*", value)
+    if match is None:
+        raise ValueError(f"takes a whole number such as 4096, 64M or 256Ki, and got {value[:60]!r}")
+    return int(match[1]) * _SUFFIXES[match[2] or ""]
 
 
 def _percent(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"takes a percentage, and got {str(value).lower()}")
     if isinstance(value, str):
         return value.strip().removesuffix("%").strip()
     return value
@@ -91,6 +98,10 @@ def _percent(value: Any) -> Any:
 def _field_names(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
+    if isinstance(value, Mapping):
+        if any(not isinstance(part, str) or not part.strip() for pair in value.items() for part in pair):
+            raise ValueError("takes names of fields and of columns, for example text=body")
+        return value
     if not isinstance(value, list | tuple):
         return value
     names: dict[str, str] = {}
@@ -105,10 +116,16 @@ def _field_names(value: Any) -> Any:
 
 
 def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, str | Path) else value
+    values = [value] if isinstance(value, str | Path) else value
+    if not isinstance(values, list | tuple):
+        return values
+    return [str(entry) if isinstance(entry, Path) else entry for entry in values]
 
+
+_EXCLUSIVE = ("shards", "shard_tokens")
 
 Count = Annotated[int, BeforeValidator(_count)]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class PackConfig(BaseModel):
@@ -121,11 +138,11 @@ class PackConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    sources: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = Field(min_length=1)
+    sources: Annotated[tuple[Text, ...], BeforeValidator(_one_or_many)] = Field(min_length=1)
     """Files, globs, folders, or ``hf:NAME``, in order."""
     output: Path
     """The folder the dataset is written to."""
-    tokenizer: str
+    tokenizer: Text
     """A tokenizer.json, a folder with one, or a hub name."""
     max_length: Annotated[Count, Field(ge=2, le=INT32_MAX)] = 4096
     """Tokens in a pack. At least 2: the first token of a segment never trains."""
@@ -137,11 +154,11 @@ class PackConfig(BaseModel):
     """Field name to column name."""
     bos: AddToken = AddToken.AUTO
     eos: AddToken = AddToken.AUTO
-    eos_token: str | None = None
-    pad_token: str | None = None
+    eos_token: Text | None = None
+    pad_token: Text | None = None
     prompt_template: Path | None = None
     """A jinja2 file that makes the prompt from a record's fields."""
-    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    seed: Count = 0
     shuffle: bool | None = None
     """None: yes, except for strategies that keep the order."""
     pad: bool = False
@@ -161,16 +178,33 @@ class PackConfig(BaseModel):
     """None: the CPUs this process may use."""
     cache_dir: Path | None = None
     overwrite: bool = False
+    quiet: bool = False
+    """For the command line: neither progress nor summary."""
 
     @field_validator("bos", "eos", mode="before")
     @classmethod
     def _toml_booleans(cls, value: Any) -> Any:
         return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
+    @field_validator("seed")
+    @classmethod
+    def _seed_is_64_bits(cls, value: int) -> int:
+        if not 0 <= value < 2**64:
+            raise ValueError(f"takes a number from 0 to 2^64 - 1, and got {value}")
+        return value
+
     @field_validator("tokenizer", mode="before")
     @classmethod
     def _tokenizer_is_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
+
+    @field_validator("output", "prompt_template", "cache_dir", mode="before")
+    @classmethod
+    def _no_empty_path(cls, value: Any) -> Any:
+        # An unset shell variable would otherwise mean the folder one stands in.
+        if value == "":
+            raise ValueError("takes a path, and got none")
+        return value
 
     @field_validator("output", "prompt_template", "cache_dir")
     @classmethod
@@ -179,12 +213,15 @@ class PackConfig(BaseModel):
             return None
         if "\0" in str(value):
             raise ValueError("holds a NUL character")
-        return value.expanduser()
+        try:
+            return value.expanduser()
+        except RuntimeError:
+            raise ValueError(f"{str(value)[:60]!r} names a user who has no home folder here") from None
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if self.shards is not None and "shard_tokens" in self.model_fields_set:
-            raise ValueError("--shards and --shard-tokens exclude each other")
+            raise ValueError("--shards and --shard-tokens exclude each other; give one of them")
         return self
 
     @property
@@ -195,23 +232,32 @@ class PackConfig(BaseModel):
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     @classmethod
-    def checked(cls, values: Mapping[str, Any], origin: str = "") -> Self:
+    def checked(cls, values: Mapping[str, Any], origin: str = "", flags: Mapping[str, Any] | None = None) -> Self:
         """Build a config from option names and values, with misuse as one line.
 
         Args:
             values: long option names with ``_`` to values.
             origin: the file the values come from, for the message.
+            flags: more of them, from the command line, which win.
 
         Raises:
             Misuse: an unknown name (with the nearest known one), a wrong value, or options that exclude each other.
         """
-        for name in values:
-            if name not in cls.model_fields:
-                raise Misuse(f"{origin + ': ' if origin else ''}{unknown_name(name, cls.model_fields)}")
+        flags = flags or {}
+        where = f"{origin}: " if origin else ""
+        for given, place in ((values, where), (flags, "")):
+            for name in given:
+                if name not in cls.model_fields:
+                    raise Misuse(f"{place}{unknown_name(name, cls.model_fields)}")
+        kept = dict(values)
+        for one, other in (_EXCLUSIVE, _EXCLUSIVE[::-1]):
+            if one in flags and other not in flags:
+                kept.pop(other, None)  # the flag stands in for what the file says of the same thing
         try:
-            return cls(**values)
+            return cls(**{**kept, **flags})
         except ValidationError as error:
-            raise Misuse(f"{origin + ': ' if origin else ''}{_one_line(error)}") from None
+            option = error.errors(include_url=False)[0]["loc"]
+            raise Misuse(f"{'' if option and option[0] in flags else where}{_one_line(error)}") from None
 
     @classmethod
     def from_toml(cls, path: Path, flags: Mapping[str, Any]) -> Self:
@@ -224,9 +270,9 @@ class PackConfig(BaseModel):
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise Misuse(f"{path}: cannot read the config: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise Misuse(f"{path}: not TOML: {error}") from None
-        return cls.checked({**values, **flags}, origin=str(path))
+        return cls.checked(values, str(path), flags)
 
 
 def unknown_name(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -240,10 +286,12 @@ def _one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
+    if first["type"] == "missing" or (name == "sources" and first["type"] == "too_short"):
         flag = {"sources": "SOURCE", "output": "-o/--output OUT", "tokenizer": "-t/--tokenizer TOKENIZER"}
         return f"{flag.get(name, name)} is missing"
     if not name:
         return message
+    if first["loc"][0] == "sources":
+        return f"SOURCE: {message[:1].lower()}{message[1:]}"
     got = "" if first["type"] == "value_error" else f" (got {str(first['input'])[:60]!r})"
     return f"{'--' + name.replace('_', '-')}: {message[:1].lower()}{message[1:]}{got}"

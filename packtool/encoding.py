@@ -3,14 +3,15 @@
 Knows nothing of records, files or packs. Nothing after this module knows of text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
+from packtool.errors import BadData
 from packtool.rendering import Rendered
 from packtool.tokenized import Tokenized
 from packtool.tokenizer import TokenizerFiles, load, without_post_processor
@@ -81,6 +82,7 @@ class TextEncoder:
 
     def __init__(self, files: TokenizerFiles, bos_ids: tuple[int, ...], eos_id: int | None) -> None:
         """Load the tokenizer; ``bos_ids`` and ``eos_id`` are put around every text."""
+        self._path = files.path
         self._tokenizer: Tokenizer = without_post_processor(load(files))
         self._bos = list(bos_ids)
         self._eos = eos_id
@@ -89,13 +91,24 @@ class TextEncoder:
         """Encode texts, each with BOS and EOS where they were asked for, and neither of them twice.
 
         A token trains if it overlaps a trained span by at least one character; EOS, where it is added, trains.
-        A text without tokens of its own gives a document of length 0.
+        In a document without spans every token trains. A text that spells BOS or EOS itself, at its start or
+        end, gets no second one. A text without tokens of its own gives a document of length 0.
+
+        Raises:
+            BadData: the tokenizer cannot encode a text, for want of a token for what is not in its vocabulary.
         """
         texts = [document.text for document in documents]
         if all(document.spans is None for document in documents):
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self._encoded(self._tokenizer.encode_batch_fast, texts)
             return self._whole([encoding.ids for encoding in encodings])
-        return self._spanned(documents, self._tokenizer.encode_batch(texts, add_special_tokens=False))
+        return self._spanned(documents, self._encoded(self._tokenizer.encode_batch, texts))
+
+    def _encoded(self, encode: Callable[..., list[Encoding]], texts: list[str]) -> list[Encoding]:
+        try:
+            return encode(texts, add_special_tokens=False)
+        except Exception as error:
+            # The library raises plain Exception for whatever the model cannot do.
+            raise BadData(f"{self._path}: cannot encode the texts: {' '.join(str(error).split())[:200]}") from None
 
     def _whole(self, id_lists: list[list[int]]) -> EncodedDocuments:
         flat: list[int] = []
@@ -111,7 +124,7 @@ class TextEncoder:
         stops = lengths[lengths > 0]
         return EncodedDocuments(np.array(flat, dtype=np.int32), lengths, counts, np.zeros_like(stops), stops)
 
-    def _spanned(self, documents: Sequence[Rendered], encodings: Sequence["Encoding"]) -> EncodedDocuments:  # type: ignore[name-defined]  # noqa: F821
+    def _spanned(self, documents: Sequence[Rendered], encodings: Sequence[Encoding]) -> EncodedDocuments:
         flat: list[int] = []
         lengths = np.empty(len(documents), dtype=np.int32)
         trained: list[NDArray[np.bool_]] = []
@@ -123,7 +136,7 @@ class TextEncoder:
             flat += after
             lengths[index] = len(before) + len(ids) + len(after)
             trained.append(np.zeros(len(before), dtype=np.bool_))
-            trained.append(trained_tokens(encoding.offsets, document.spans, len(document.text)))
+            trained.append(trained_tokens(encoding.offsets, document.spans))
             trained.append(np.ones(len(after), dtype=np.bool_))
         mask = np.concatenate(trained) if trained else np.empty(0, dtype=np.bool_)
         return EncodedDocuments(np.array(flat, dtype=np.int32), lengths, *runs_of(mask, lengths))
@@ -132,25 +145,25 @@ class TextEncoder:
         if not ids:
             return [], []
         has_bos = ids[: len(self._bos)] == self._bos
-        has_eos = self._eos is None or ids[-1] == self._eos
-        return ([] if has_bos else self._bos), ([] if has_eos else [self._eos])  # type: ignore[list-item]
+        after = [] if self._eos is None or ids[-1] == self._eos else [self._eos]
+        return ([] if has_bos else self._bos), after
 
 
-def trained_tokens(
-    offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]] | None, characters: int
-) -> NDArray[np.bool_]:
+def trained_tokens(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]] | None) -> NDArray[np.bool_]:
     """Which tokens overlap a trained span by at least one character.
 
     Args:
         offsets: the half-open character range of each token.
-        spans: half-open character spans, rising and disjoint; None: the whole text.
-        characters: the length of the text.
+        spans: half-open character spans, rising and disjoint; None: every token trains, also one that stands
+            for no character of the text.
 
     Returns:
         bool, one entry a token.
     """
     ranges = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-    bounds = np.array(((0, characters),) if spans is None else spans, dtype=np.int64).reshape(-1, 2)
+    if spans is None:
+        return np.ones(len(ranges), dtype=np.bool_)
+    bounds = np.array([span for span in spans if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
     if not len(bounds):
         return np.zeros(len(ranges), dtype=np.bool_)
     # The first span that ends after the token starts is the only one that can be the first to overlap it.

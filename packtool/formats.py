@@ -3,7 +3,8 @@
 Takes parsed records; knows nothing of files. A new format is one entry in ``SHAPES``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 from packtool.config import FormatName, unknown_name
 from packtool.errors import Misuse
 from packtool.rendering import Renderer, prompt_completion, text
-from packtool.tokenized import TRAIN_FIELDS, TokenFields, restarts
+from packtool.tokenized import SEGMENTS_COLUMN, TRAIN_FIELDS, TokenFields, restarts
 
 HEAD_RECORDS = 100
 """Records of every source that the format is found from."""
 
 Record = Mapping[str, Any]
-_PACKED_COLUMNS = ("seq_lengths", "position_ids")
+_IMAGE_COLUMNS = ("image", "images", "pixel_values")
+_NO_CHAT = "chat is not supported yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class RecordShape:
     """The entry of ``SHAPES``."""
     format: FormatName
     columns: tuple[tuple[str, str], ...]
-    """(field, column) of every field the records have."""
+    """(field, column) of every field that is read: those a record must have, those it may have, and those of
+    ``TRAIN_FIELDS`` that the first records have."""
     template: str | None = None
     """The source of the prompt template, where there is one."""
     template_origin: str = ""
@@ -51,8 +54,9 @@ class RecordShape:
 
     @property
     def describes(self) -> str:
-        """For messages: the format and its columns."""
-        return f"{self.format} ({', '.join(column for _, column in self.columns)})"
+        """For messages: the format and the columns that make it one."""
+        told = (*SHAPES[self.name].required, *TRAIN_FIELDS)
+        return f"{self.format} ({', '.join(column for field, column in self.columns if field in told)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class _ShapeRule:
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     strings: bool = False
-    """Whether the required fields must not be lists: lists there make it a conversation."""
+    """Whether the required fields must be no lists of messages: those make it a conversation."""
 
 
 SHAPES: Mapping[str, _ShapeRule] = {
@@ -103,20 +107,26 @@ def find_shape(
     """
     source = None if template is None else prompt_completion.read_template(template)
     _check_fields(format, fields, source, str(template))
+    heads = [head for head in heads if head.records]
     found: tuple[str, RecordShape] | None = None
     for head in heads:
-        if not head.records:
-            continue
-        if source is not None:
-            shape = _templated_shape(head, format, fields, source, str(template))
-        else:
-            shape = _detect(head, format, fields)
+        try:
+            if source is not None:
+                shape = _templated_shape(head, format, fields, source, str(template))
+            else:
+                shape = _detect(head, format, fields)
+        except Misuse as error:
+            if found is None:
+                raise
+            raise Misuse(f"{error} (the records of {found[0]} are {found[1].describes})") from None
         if found is not None and shape != found[1]:
             raise Misuse(
                 f"{head.name}: its records are {shape.describes}, but those of {found[0]} are {found[1].describes}; "
                 "pack sources of different formats in runs of their own"
             )
         found = found or (head.name, shape)
+    if found is not None:
+        _check_columns(heads, fields)
     return found[1] if found else None
 
 
@@ -155,6 +165,8 @@ def columns_read(shape: RecordShape) -> frozenset[str]:
     """Every column that reading a record of ``shape`` may look at."""
     rule = SHAPES[shape.name]
     columns = {shape.column(field) for field in (*rule.required, *rule.optional)}
+    if shape.format is FormatName.TOKENS:
+        columns.add(SEGMENTS_COLUMN)
     if shape.template is not None:
         columns |= _template_of(shape).columns
     return frozenset(columns)
@@ -165,18 +177,31 @@ def _template_of(shape: RecordShape) -> prompt_completion.PromptTemplate:
 
 
 def _check_fields(format: FormatName, fields: Mapping[str, str], template: str | None, origin: str) -> None:
-    known = {name for rule in SHAPES.values() for name in (*rule.required, *rule.optional)}
+    if format is FormatName.MESSAGES:
+        raise Misuse(f"--format {format}: {_NO_CHAT}")
     if template is not None:
-        columns = prompt_completion.PromptTemplate(template, origin, {}).columns
-        known |= columns
         if format not in (FormatName.AUTO, FormatName.PROMPT_COMPLETION):
             raise Misuse(f"--prompt-template makes prompts, and --format {format} has none")
-    elif format is not FormatName.AUTO:
-        rules = [rule for rule in SHAPES.values() if rule.format is format]
-        known = {name for rule in rules for name in (*rule.required, *rule.optional)}
+        # What the prompt is made of, the template alone says.
+        known = {*_COMPLETION_FIELDS, *prompt_completion.PromptTemplate(template, origin, {}).columns}
+    else:
+        known = _fields_of(rule for rule in SHAPES.values() if format in (FormatName.AUTO, rule.format))
     for name in fields:
         if name not in known:
             raise Misuse(f"--field: {unknown_name(name, sorted(known))}")
+    if template is None and not any(_could_be_mapped(rule, fields) for rule in SHAPES.values()):
+        raise Misuse(f"--field: no one format has all of {', '.join(sorted(fields))}")
+
+
+def _fields_of(rules: Iterable[_ShapeRule]) -> set[str]:
+    return {name for rule in rules for name in (*rule.required, *rule.optional)}
+
+
+def _check_columns(heads: Sequence[SourceHead], fields: Mapping[str, str]) -> None:
+    # A field that records need not have, under a misspelt column, would be passed over without a word.
+    for field, column in fields.items():
+        if not any(column in record for head in heads for record in head.records):
+            raise Misuse(_no_column(heads[0], field, column))
 
 
 def _detect(head: SourceHead, format: FormatName, fields: Mapping[str, str]) -> RecordShape:
@@ -199,8 +224,15 @@ def _detect(head: SourceHead, format: FormatName, fields: Mapping[str, str]) -> 
     name, rule = next(iter(fitting.items()))
     if rule.format is FormatName.MESSAGES:
         columns = ", ".join(fields.get(field, field) for field in rule.required)
-        raise Misuse(f"{head.name}: its records are conversations ({columns}); chat is not supported yet")
-    optional = [field for field in rule.optional if any(_is_set(record, fields, field) for record in head.records)]
+        raise Misuse(f"{head.name}: its records are conversations ({columns}); {_NO_CHAT}")
+    # What says which tokens train is part of the shape only where it is there or named; the rest may come and go.
+    optional = [
+        field
+        for field in rule.optional
+        if field not in TRAIN_FIELDS
+        or field in fields
+        or any(_is_set(record, fields, field) for record in head.records)
+    ]
     shape = RecordShape(
         name, rule.format, tuple((field, fields.get(field, field)) for field in (*rule.required, *optional))
     )
@@ -219,10 +251,14 @@ def _fits(
 ) -> bool:
     for record in head.records:
         if all(has(record, fields, field) for field in rule.required):
-            lists = any(isinstance(record.get(fields.get(field, field)), list) for field in rule.required)
-            if not (rule.strings and lists):
+            chat = any(_is_conversation(record.get(fields.get(field, field))) for field in rule.required)
+            if not (rule.strings and chat):
                 return True
     return False
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value)
 
 
 def _is_set(record: Record, fields: Mapping[str, str], field: str) -> bool:
@@ -250,8 +286,14 @@ def _templated_shape(
             f"{head.name}: has no column completion or output (has {_columns(head)}); "
             "name it with --field completion=COLUMN"
         )
+    for field, column in fields.items():
+        if field in completions and not any(column in record for record in head.records):
+            raise Misuse(_no_column(head, field, column))
+    completion = fields.get(completions[0], completions[0])
+    if any(_is_conversation(record.get(completion)) for record in head.records):
+        raise Misuse(f"{head.name}: its completions are lists of messages; {_NO_CHAT}")
     name = "alpaca" if completions[0] == "output" else "prompt_completion"
-    columns = {completions[0]: fields.get(completions[0], completions[0]), **fields}
+    columns = {**fields, completions[0]: completion}
     return RecordShape(name, FormatName.PROMPT_COMPLETION, tuple(sorted(columns.items())), source, origin)
 
 
@@ -262,43 +304,64 @@ def _refuse_by_name(head: SourceHead) -> None:
                 f"{head.name}: its records are preference pairs (chosen, rejected); packing would train on both. "
                 "Pack one side with --format and --field"
             )
-        for column in ("image", "images", "pixel_values"):
-            if record.get(column) is not None and not isinstance(record[column], str | int | float):
-                raise Misuse(f"{head.name}: its records hold images ({column}); packtool packs tokens of text only")
+        for column, value in record.items():
+            if _is_image(column, value):
+                raise Misuse(
+                    f"{head.name}: its records hold images ({_safe(column)}); packtool packs text only. "
+                    "Pack their text alone with --format"
+                )
+
+
+def _is_image(column: str, value: Any) -> bool:
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        return True  # how `datasets` stores an image or a sound, whatever the column is called
+    if column not in _IMAGE_COLUMNS or value is None:
+        return False
+    return len(value) > 0 if isinstance(value, Sized) else not isinstance(value, int | float)
 
 
 def _refuse_packed(head: SourceHead, shape: RecordShape) -> None:
+    fields = token_fields(shape)
     for record in head.records:
-        if record.get("seq_lengths") is not None:
-            raise Misuse(f"{head.name}: is packed already (it has seq_lengths); give the documents it was made from")
-        if restarts(record, shape.column("position_ids")):
-            raise Misuse(f"{head.name}: is packed already (position_ids restart); give the documents it was made from")
+        packed = None
+        if record.get(SEGMENTS_COLUMN) is not None:
+            packed = f"it has {SEGMENTS_COLUMN}"
+        elif restarts(record, fields):
+            packed = f"its {fields.position_ids} start anew inside a row"
+        if packed:
+            raise Misuse(f"{head.name}: is packed already ({packed}); give the documents it was made from")
 
 
 def _nothing_fits(head: SourceHead, format: FormatName, fields: Mapping[str, str]) -> str:
     columns = {column for record in head.records for column in record}
     for field, column in fields.items():
         if column not in columns:
-            parent, dot, _ = column.partition(".")
-            if dot and parent in columns:
-                return (
-                    f"{head.name}: --field {field}={column} names a nested column; only top-level columns can be used"
-                )
-            return f"{head.name}: has no column {column!r} for --field {field}; it has {_columns(head)}"
-    lists = [c for c in ("prompt", "completion") if any(isinstance(r.get(c), list) for r in head.records)]
-    if lists:
-        return f"{head.name}: its prompts or completions are message lists; chat is not supported yet"
-    wanted = "no format" if format is FormatName.AUTO else f"--format {format} does not"
-    verb = "fits" if format is FormatName.AUTO else "fit"
+            return _no_column(head, field, column)
+    chat = [fields.get(field, field) for field in SHAPES["prompt_completion"].required]
+    if any(_is_conversation(record.get(column)) for record in head.records for column in chat):
+        return f"{head.name}: its prompts or completions ({', '.join(chat)}) are lists of messages; {_NO_CHAT}"
+    wanted = "no format fits" if format is FormatName.AUTO else f"--format {format} does not fit"
     rules = [rule for rule in SHAPES.values() if format in (FormatName.AUTO, rule.format)]
     needs = ", or ".join(sorted({" + ".join(rule.required) for rule in rules}))
-    return (
-        f"{head.name}: {wanted} {verb} its columns ({_columns(head)}); needed: {needs}; "
-        "map them with --field NAME=COLUMN"
-    )
+    return f"{head.name}: {wanted} its columns ({_columns(head)}); needed: {needs}; map them with --field NAME=COLUMN"
+
+
+def _no_column(head: SourceHead, field: str, column: str) -> str:
+    parent, dot, _ = column.partition(".")
+    if dot and any(parent in record for record in head.records):
+        return f"{head.name}: --field {field}={column} names a nested column; only top-level columns can be used"
+    columns = {name for record in head.records for name in record}
+    near = difflib.get_close_matches(column, columns, n=1)
+    hint = f"did you mean {near[0]!r}? It" if near else "it"
+    return f"{head.name}: has no column {column!r} for --field {field}; {hint} has {_columns(head)}"
 
 
 def _columns(head: SourceHead) -> str:
     names = list(dict.fromkeys(column for record in head.records for column in record))
-    shown = ", ".join(repr(name)[1:-1][:40] for name in names[:8])
+    shown = ", ".join(_safe(name) for name in names[:8])
     return (shown or "none") + (", ..." if len(names) > 8 else "")
+
+
+def _safe(name: str) -> str:
+    """A column's name for a message: on one line, without control characters, not endless."""
+    return ascii(name)[1:-1][:40] if not name.isprintable() else name[:40]

@@ -18,7 +18,7 @@ def splitmix64(x: U64) -> U64:
     """The output function of SplitMix64 (Steele, Lea, Flood 2014) of each ``x``, as if ``x`` were the seed.
 
     Args:
-        x: uint64 array of any shape; not changed.
+        x: uint64 array of one dimension or more; not changed.
 
     Returns:
         uint64 array of the same shape. The map is a bijection.

@@ -10,6 +10,7 @@ a unit that is there needs no encoding again, whichever run or source it belongs
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -89,7 +90,7 @@ class TokenStore:
         return self.folder / digest[:40]
 
     def find(self, digest: str) -> UnitSummary | None:
-        """The stored unit of that content; None where there is none, or not all of it."""
+        """The stored unit of that content; None where there is none, or not all of it, or its parts disagree."""
         folder = self.unit_folder(digest)
         try:
             values = json.loads((folder / _UNIT).read_bytes())
@@ -97,17 +98,24 @@ class TokenStore:
             summary = UnitSummary(**values, rejects=rejects)
             whole = (
                 summary.digest == digest
+                and _is_sound(summary)
                 and (folder / _IDS).stat().st_size == 4 * summary.tokens
                 and (folder / _DOCUMENTS).stat().st_size == 20 * summary.documents + 8 * summary.runs
+                and _agree(summary, self.documents(summary))
             )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         return summary if whole else None
 
     @contextmanager
     def writing(self, digest: str) -> Iterator["UnitWriter"]:
-        """Fill the unit of that content; it is there, whole, when the block ends well."""
+        """Fill the unit of that content; it is there, whole, when the block ends well.
+
+        What was found there before and is not whole goes; what is whole by the end of the block stays.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.find(digest) is None:
+            shutil.rmtree(self.unit_folder(digest), ignore_errors=True)
         with atomic_folder(self.unit_folder(digest)) as folder:
             writer = UnitWriter(folder)
             try:
@@ -141,7 +149,7 @@ class TokenStore:
             offsets: int32 [S], the same token counted in its document.
         """
         with self.ids_path(digest).open("rb") as file:
-            stretches = []
+            stretches = [np.empty(0, _INT32)]
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
                 file.seek(4 * start)
                 stretches.append(np.fromfile(file, _INT32, length))
@@ -209,6 +217,29 @@ class UnitWriter:
         if not self._ids.closed:
             os.fsync(self._ids.fileno())
             self._ids.close()
+
+
+def _is_sound(summary: UnitSummary) -> bool:
+    counts = (summary.bytes, summary.rows, summary.records, summary.documents, summary.runs, summary.tokens)
+    places = [place for reject in summary.rejects for place in (reject.row, reject.record)]
+    texts = [summary.encoder, *(text for reject in summary.rejects for text in (reject.reason, reject.detail))]
+    return (
+        all(type(number) is int and number >= 0 for number in (*counts, *places))
+        and all(isinstance(text, str) for text in texts)
+        and all(reject.row < summary.rows and reject.record < summary.records for reject in summary.rejects)
+    )
+
+
+def _agree(summary: UnitSummary, documents: UnitDocuments) -> bool:
+    lengths, runs = documents.lengths, documents.run_counts
+    rising = np.all(np.diff(documents.rows) > 0) and np.all((documents.rows >= 0) & (documents.rows < summary.rows))
+    return bool(
+        rising
+        and np.all(lengths > 0)
+        and np.all(runs >= 0)
+        and int(lengths.sum(dtype=np.int64)) == summary.tokens
+        and int(runs.sum(dtype=np.int64)) == summary.runs
+    )
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:

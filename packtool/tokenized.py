@@ -4,6 +4,7 @@ What a record says of its loss comes as labels, or as a 0/1 mask; zeros of an at
 are padding and are cut.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packtool.errors import Refusal
+from packtool.rendering.rendered import type_name
 from packtool.shards import IGNORED
 
 LABELS = "labels"
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")
 TRAIN_FIELDS = (LABELS, *MASKS)
 """Fields that say which tokens carry loss."""
+SEGMENTS_COLUMN = "seq_lengths"
+"""A row with this column set is packed already."""
 
 _INT32_MAX = 2**31 - 1
 
@@ -54,22 +58,24 @@ def read_tokens(record: Mapping[str, Any], fields: TokenFields, vocabulary_size:
     ids = _integers(record, fields.input_ids)
     if isinstance(ids, Refusal):
         return ids
-    outside = np.flatnonzero((ids < 0) | (ids >= min(vocabulary_size, _INT32_MAX)))
-    kept = slice(0, len(ids))
-    if record.get(fields.attention_mask) is not None:
-        attended = _attended(record, fields.attention_mask, len(ids))
-        if isinstance(attended, Refusal):
-            return attended
-        kept = attended
-    outside = outside[(outside >= kept.start) & (outside < kept.stop)]  # what pads may be any number
+    kept = _attended(record, fields.attention_mask, len(ids))
+    if isinstance(kept, Refusal):
+        return kept
+    # What pads may be any number, so only what is kept has to be in the vocabulary.
+    outside = np.flatnonzero((ids[kept] < 0) | (ids[kept] >= min(vocabulary_size, _INT32_MAX)))
     if len(outside):
-        where = int(outside[0])
+        where = kept.start + int(outside[0])
         return Refusal(
             "token_out_of_range",
-            f"{fields.input_ids!r}[{where}] is {ids[where]}; the vocabulary ends at {vocabulary_size - 1}",
+            f"{fields.input_ids!r}[{where}] is {ids[where]}; the vocabulary goes from 0 to {vocabulary_size - 1}",
         )
-    if (refusal := _already_packed(record, fields.position_ids)) is not None:
-        return refusal
+    if record.get(SEGMENTS_COLUMN) is not None:
+        return Refusal("wrong_type", f"field {SEGMENTS_COLUMN!r} is here: the row holds several documents already")
+    positions = _positions(record, fields.position_ids, len(ids))
+    if isinstance(positions, Refusal):
+        return positions
+    if positions is not None and _starts_anew(positions[kept]):
+        return Refusal("wrong_type", f"{fields.position_ids!r} start anew inside: the row holds several documents")
     for column in fields.absent:
         if record.get(column) is not None:
             return Refusal("bad_mask", f"field {column!r} is here, but not in the first records; it cannot be ignored")
@@ -79,30 +85,44 @@ def read_tokens(record: Mapping[str, Any], fields: TokenFields, vocabulary_size:
         if isinstance(marks, Refusal):
             return marks
         if trained is not None and not np.array_equal(trained, marks):
-            return Refusal("bad_mask", f"{fields.train[0][1]!r} and {column!r} disagree on what trains")
+            where = kept.start + int(np.flatnonzero(trained != marks)[0])
+            return Refusal(
+                "bad_mask", f"{fields.train[0][1]!r} and {column!r} disagree on whether token {where} trains"
+            )
         trained = marks
-    ids = ids[kept]
-    if not len(ids):
-        return Refusal("empty", f"field {fields.input_ids!r} has no tokens")
-    return Tokenized(ids.astype(np.int32), trained)
+    if kept.start == kept.stop:
+        masked = " that its attention mask keeps" if len(ids) else ""
+        return Refusal("empty", f"field {fields.input_ids!r} has no tokens{masked}")
+    return Tokenized(ids[kept].astype(np.int32), trained)
 
 
-def restarts(record: Mapping[str, Any], column: str) -> bool:
-    """Whether the record's position ids start anew somewhere inside: several documents in one row."""
-    value = record.get(column)
-    if value is None:
+def restarts(record: Mapping[str, Any], fields: TokenFields) -> bool:
+    """Whether the record's position ids start anew somewhere inside: several documents in one row.
+
+    What an attention mask calls padding has no say, as its positions are filled with anything. A record that
+    is no sound one gives False.
+    """
+    positions = _integers(record, fields.position_ids)
+    if isinstance(positions, Refusal):
         return False
-    positions = np.asarray(value)
-    if positions.ndim != 1 or positions.dtype.kind not in "iu" or len(positions) < 2:
-        return False
-    steps = np.diff(positions.astype(np.int64))
-    return bool(np.any(steps < 0))
+    kept = _attended(record, fields.attention_mask, len(positions))
+    return not isinstance(kept, Refusal) and _starts_anew(positions[kept])
 
 
-def _already_packed(record: Mapping[str, Any], column: str) -> Refusal | None:
-    if restarts(record, column):
-        return Refusal("wrong_type", f"field {column!r} restarts inside: the row holds several documents already")
-    return None
+def _starts_anew(positions: NDArray[np.int64]) -> bool:
+    # compared, not subtracted: numbers at the ends of int64 would wrap around
+    return bool(np.any(positions[1:] <= positions[:-1]))
+
+
+def _positions(record: Mapping[str, Any], column: str, length: int) -> NDArray[np.int64] | Refusal | None:
+    if record.get(column) is None:
+        return None
+    positions = _integers(record, column)
+    if isinstance(positions, Refusal):
+        return Refusal("wrong_type", positions.detail)
+    if len(positions) != length:
+        return Refusal("mask_length", f"{column!r} has {len(positions)} entries for {length} tokens")
+    return positions
 
 
 def _integers(record: Mapping[str, Any], column: str) -> NDArray[np.int64] | Refusal:
@@ -114,37 +134,39 @@ def _integers(record: Mapping[str, Any], column: str) -> NDArray[np.int64] | Ref
         if value.dtype == np.uint64 and len(value) and value.max() > np.iinfo(np.int64).max:
             return Refusal("token_out_of_range", f"{column!r} holds {value.max()}")
         return value.astype(np.int64, copy=False)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if not isinstance(value, list):
-        return Refusal("wrong_type", f"field {column!r} is not a list of integers")
+        return Refusal("wrong_type", f"field {column!r} is {type_name(value)}, not a list of integers")
     # `type` and not `isinstance`: True is an int to Python, and not a token.
     wrong = next((i for i, entry in enumerate(value) if type(entry) is not int), None)
     if wrong is not None:
         entry = value[wrong]
-        if (
-            type(entry) is float and abs(entry) >= 2**63 and entry == entry // 1
-        ):  # beyond 64 bits, JSON readers give a float
+        if type(entry) is float and 2**63 <= abs(entry) < math.inf:
+            # this is how JSON readers give a whole number beyond 64 bits
             return Refusal("token_out_of_range", f"{column!r}[{wrong}] is {entry:.6g}")
-        return Refusal("wrong_type", f"{column!r}[{wrong}] is {str(entry)[:40]!r}, not an integer")
+        return Refusal("wrong_type", f"{column!r}[{wrong}] is {type_name(entry)}, not a whole number")
     try:
         return np.array(value, dtype=np.int64)
     except OverflowError:
         large = next(i for i, entry in enumerate(value) if not -(2**63) <= entry < 2**63)
-        return Refusal("token_out_of_range", f"{column!r}[{large}] is {str(value[large])[:40]}")
+        return Refusal("token_out_of_range", f"{column!r}[{large}] is {float(value[large]):.6g}")
 
 
 def _zero_one(record: Mapping[str, Any], column: str, length: int) -> NDArray[np.bool_] | Refusal:
     value = record.get(column)
     if isinstance(value, list) and value and all(type(entry) is bool for entry in value):
         value = np.array(value)
-    if isinstance(value, np.ndarray) and value.dtype == np.bool_:
+    if isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.ndim == 1:
         flags: NDArray[np.bool_] = value
     else:
         numbers = _integers(record, column)
         if isinstance(numbers, Refusal):
-            same_kind = numbers.reason == "missing_field"
-            return numbers if same_kind else Refusal("bad_mask", numbers.detail)
+            # A mask that is no list is of the wrong type; one that is, with other entries, is a bad mask.
+            is_list = isinstance(value, list | np.ndarray)
+            return Refusal("bad_mask", f"{numbers.detail}; a mask holds 0 and 1") if is_list else numbers
         wrong = np.flatnonzero((numbers != 0) & (numbers != 1))
-        if len(wrong):
+        if len(wrong) and len(numbers) == length:
             where = int(wrong[0])
             return Refusal("bad_mask", f"{column!r}[{where}] is {numbers[where]}; a mask holds 0 and 1")
         flags = numbers == 1
@@ -154,6 +176,8 @@ def _zero_one(record: Mapping[str, Any], column: str, length: int) -> NDArray[np
 
 
 def _attended(record: Mapping[str, Any], column: str, length: int) -> slice | Refusal:
+    if record.get(column) is None:
+        return slice(0, length)
     flags = _zero_one(record, column, length)
     if isinstance(flags, Refusal):
         return flags
@@ -184,7 +208,7 @@ def _marks(
     wrong = np.flatnonzero(trained & (labels != ids))
     if len(wrong):
         where = int(wrong[0])
-        shifted = len(ids) > 2 and np.array_equal(labels[:-1][trained[:-1]], ids[1:][trained[:-1]])
+        shifted = bool(trained[:-1].any()) and np.array_equal(labels[:-1][trained[:-1]], ids[1:][trained[:-1]])
         hint = "; the labels look shifted, and must not be" if shifted else ""
         return Refusal(
             "bad_label",

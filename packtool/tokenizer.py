@@ -6,15 +6,19 @@ code of a model is ever run.
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, processors
 
 from packtool.config import AddToken
-from packtool.errors import BadData, Misuse
+from packtool.errors import Misuse
+from packtool.files import sha256_of
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -23,6 +27,8 @@ KEPT_FILES = (TOKENIZER_FILE, CONFIG_FILE, SPECIAL_FILE, "chat_template.jinja")
 """What is copied into a dataset: enough to decode it and to load the tokenizer in transformers."""
 
 _PROBES = ("a", "the 1 quick", "\n ")
+_OWN_PROBES = 256
+"""Tokens of the vocabulary that are tried as texts where it cannot encode ``_PROBES``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,8 @@ class TokenizerFiles:
     @property
     def short_name(self) -> str:
         """The name without the folders that lead to it, so that a dataset does not depend on where they are."""
-        return Path(self.name).name if Path(self.name).expanduser().exists() else self.name
+        path = _path_of(self.name)
+        return self.name if path is None else Path(os.path.abspath(path)).name  # noqa: PTH100 (links keep their names)
 
     @property
     def path(self) -> Path:
@@ -46,13 +53,18 @@ class TokenizerFiles:
 
     @property
     def digest(self) -> str:
-        """The sha256 over the names and contents of the files."""
+        """The sha256 over the names and contents of all of them."""
         digest = hashlib.sha256()
         for name, file in self.kept():
             content = file.read_bytes()
             digest.update(f"{name}\0{len(content)}\0".encode())
             digest.update(content)
         return digest.hexdigest()
+
+    @property
+    def encoding_digest(self) -> str:
+        """The sha256 of the tokenizer.json, which alone says which tokens a text becomes."""
+        return sha256_of(self.path)
 
     def kept(self) -> Iterator[tuple[str, Path]]:
         """(name in a dataset's tokenizer folder, file), tokenizer.json first whatever it is called here."""
@@ -104,11 +116,16 @@ class SpecialTokens:
 def find_tokenizer(name: str) -> TokenizerFiles:
     """Find a tokenizer: an existing path wins; a path-like name never reaches the network; else the hub.
 
+    A hub name may end in ``@REVISION``.
+
     Raises:
         Misuse: there is none by that name, or it is of a kind that is refused by name.
     """
-    path = Path(name).expanduser()
-    if path.exists():
+    if url := _URL.match(name):
+        # No more than the scheme is shown: the rest may hold a password.
+        raise Misuse(f"a {url[1]}: address cannot be a tokenizer: download it, or give its name on the hub")
+    path = _path_of(name)
+    if path is not None:
         return _on_disk(name, path)
     if _is_path_like(name):
         raise Misuse(f"{name}: no such tokenizer file or folder")
@@ -116,7 +133,7 @@ def find_tokenizer(name: str) -> TokenizerFiles:
 
 
 def load(files: TokenizerFiles) -> Tokenizer:
-    """Load a tokenizer with embedded truncation and padding switched off.
+    """Load a tokenizer with embedded truncation, padding and dropout (random merges) switched off.
 
     Raises:
         Misuse: tokenizer.json is damaged or of a kind this version of ``tokenizers`` does not know.
@@ -130,6 +147,8 @@ def load(files: TokenizerFiles) -> Tokenizer:
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
     return tokenizer
 
 
@@ -176,31 +195,46 @@ def settle_special_tokens(
     config = files.config(CONFIG_FILE)
     special = files.config(SPECIAL_FILE)
     known_eos = _special(tokenizer, "eos_token", eos_token, "--eos-token", config, special)
-    pad = _special(tokenizer, "pad_token", pad_token, "--pad-token", config, special)
-    if pad.id is None and known_eos.id is not None:
-        pad = SpecialToken(
-            known_eos.token, known_eos.id, f"the EOS token ({known_eos.origin}), as there is no pad token"
-        )
+    pad = _pad(_special(tokenizer, "pad_token", pad_token, "--pad-token", config, special), known_eos)
     if not renders_text:
         for option, value in (("--bos", bos), ("--eos", eos)):
             if value is AddToken.YES:
                 raise Misuse(f"{option} yes: records of tokens are taken as they are; nothing is added to them")
         return SpecialTokens((), NO_TOKEN, NO_TOKEN, pad)
-    bos_ids, bos_entry, suffix = _bos(files, tokenizer, bos, config, special)
+    bos_ids, bos_entry = _bos(files, tokenizer, bos, config, special)
     if eos is AddToken.NO:
         return SpecialTokens(bos_ids, bos_entry, NO_TOKEN, pad)
     if known_eos.id is None:
-        hint = f" (its post-processor ends a text with {suffix!r}: --eos-token '{suffix}')" if suffix else ""
+        known = "no EOS token is known"
+        if known_eos.token is not None:
+            known = f"the eos_token {known_eos.token!r} of {known_eos.origin} is not in the vocabulary"
         raise Misuse(
-            f"{files.path}: no EOS token is known, and a text must end with one: put a {CONFIG_FILE} with eos_token "
-            f"beside it, or give --eos-token TOKEN{hint}"
+            f"{files.path}: {known}, and a text must end with one: put a {CONFIG_FILE} with its eos_token "
+            f"beside it, or give --eos-token TOKEN{_suffix_hint(files, tokenizer)}"
         )
     return SpecialTokens(bos_ids, bos_entry, known_eos, pad)
 
 
+_LONGEST_HUB_NAME = 200
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def _path_of(name: str) -> Path | None:
+    """The file or folder of that name; None where there is none."""
+    try:
+        path = Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        return None  # too long for a file, in a folder that may not be entered, ~ of nobody
+
+
 def _is_path_like(name: str) -> bool:
-    # A hub name is NAME or OWNER/NAME, and nothing else.
-    return name.startswith((".", "/", "~")) or name.endswith((".json", ".model", "/")) or name.count("/") > 1
+    # A hub name is NAME or OWNER/NAME, perhaps with @REVISION, and nothing else.
+    return (
+        len(name) > _LONGEST_HUB_NAME
+        or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?", name, re.ASCII) is None
+        or name.endswith((".json", ".model"))
+    )
 
 
 def _on_disk(name: str, path: Path) -> TokenizerFiles:
@@ -253,14 +287,25 @@ def _from_hub(name: str) -> TokenizerFiles:
 def _special(
     tokenizer: Tokenizer, key: str, given: str | None, option: str, config: dict[str, Any], special: dict[str, Any]
 ) -> SpecialToken:
-    named = [(given, option), (_content(config.get(key)), CONFIG_FILE), (_content(special.get(key)), SPECIAL_FILE)]
-    for token, origin in named:
-        if token:
-            id = tokenizer.token_to_id(token)
-            if id is None:
-                raise Misuse(f"{origin}: {key} {token!r} is not in the tokenizer's vocabulary")
-            return SpecialToken(token, id, origin)
+    """A special token: the user's, else the configs'. Its id is None where a config's is not in the vocabulary."""
+    if given is not None:
+        id = tokenizer.token_to_id(given)
+        if id is None:
+            raise Misuse(f"{option}: {given!r} is not in the tokenizer's vocabulary")
+        return SpecialToken(given, id, option)
+    for values, origin in ((config, CONFIG_FILE), (special, SPECIAL_FILE)):
+        if token := _content(values.get(key)):
+            return SpecialToken(token, tokenizer.token_to_id(token), origin)
     return NO_TOKEN
+
+
+def _pad(pad: SpecialToken, eos: SpecialToken) -> SpecialToken:
+    if pad.id is not None:
+        return pad
+    if eos.id is None:
+        return NO_TOKEN
+    why = "there is no pad token" if pad.token is None else f"the pad token {pad.token!r} is not in the vocabulary"
+    return SpecialToken(eos.token, eos.id, f"the EOS token ({eos.origin}), as {why}")
 
 
 def _content(value: Any) -> str | None:
@@ -271,48 +316,102 @@ def _content(value: Any) -> str | None:
 
 def _bos(
     files: TokenizerFiles, tokenizer: Tokenizer, mode: AddToken, config: dict[str, Any], special: dict[str, Any]
-) -> tuple[tuple[int, ...], SpecialToken, str | None]:
-    prefix, suffix = _added_by_post_processor(files, tokenizer)
-    suffix_token = tokenizer.id_to_token(suffix[-1]) if suffix else None
+) -> tuple[tuple[int, ...], SpecialToken]:
     if mode is AddToken.NO:
-        return (), NO_TOKEN, suffix_token
+        return (), NO_TOKEN  # whatever the post-processor does, it is not asked
+    prefix, _ = _added_by_post_processor(files, tokenizer)
+    bos = _special(tokenizer, "bos_token", None, "", config, special)
     if prefix:
-        says_otherwise = mode is AddToken.AUTO and config.get("add_bos_token") is False
-        if not says_otherwise:
-            token = " ".join(str(tokenizer.id_to_token(id)) for id in prefix)
-            return prefix, SpecialToken(token, prefix[0], "the tokenizer's post-processor"), suffix_token
-        raise Misuse(
-            f"{files.path}'s post-processor puts a BOS token first, but {CONFIG_FILE} beside it says "
-            "add_bos_token: false; choose with --bos yes or --bos no"
-        )
+        names = " ".join(str(tokenizer.id_to_token(id)) for id in prefix)
+        if mode is AddToken.AUTO:
+            _refuse_contradiction(files, config, names, bos if prefix != (bos.id,) else NO_TOKEN)
+        return prefix, SpecialToken(names, prefix[0], "the tokenizer's post-processor")
     if mode is AddToken.AUTO:
         if config.get("add_bos_token") is True:
             raise Misuse(
                 f"{CONFIG_FILE} says add_bos_token: true, but the post-processor of {files.path} adds none; "
                 "choose with --bos yes or --bos no"
             )
-        return (), NO_TOKEN, suffix_token
-    bos = _special(tokenizer, "bos_token", None, "", config, special)
+        return (), NO_TOKEN
     if bos.id is None:
-        raise Misuse(f"--bos yes: neither {CONFIG_FILE} nor the post-processor of {files.path} knows a BOS token")
-    return (bos.id,), bos, suffix_token
+        absent = f" (its bos_token {bos.token!r} is not in the vocabulary)" if bos.token else ""
+        raise Misuse(
+            f"--bos yes: neither {CONFIG_FILE} nor the post-processor of {files.path} knows a BOS token{absent}"
+        )
+    return (bos.id,), bos
+
+
+def _refuse_contradiction(files: TokenizerFiles, config: dict[str, Any], names: str, other: SpecialToken) -> None:
+    says = config.get("add_bos_token")
+    if says is False:
+        raise Misuse(
+            f"the post-processor of {files.path} puts {names!r} first, but {CONFIG_FILE} beside it says "
+            "add_bos_token: false; choose with --bos yes or --bos no"
+        )
+    if says is True and other.token is not None:
+        raise Misuse(
+            f"the post-processor of {files.path} puts {names!r} first, but {CONFIG_FILE} beside it says "
+            f"add_bos_token: true with bos_token {other.token!r}; choose with --bos yes ({names!r}) or --bos no"
+        )
 
 
 def _added_by_post_processor(files: TokenizerFiles, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the post-processor puts before and after a text, found by encoding with it and without."""
+    """What the post-processor puts before and after a text, found by encoding some with it and without.
+
+    The marks of ``special_tokens_mask`` tell its tokens from those of the text, which may be the same.
+
+    Raises:
+        Misuse: it does anything else to a text.
+    """
+    if tokenizer.post_processor is None:
+        return (), ()
     found: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    for probe in _PROBES:
-        bare = tokenizer.encode(probe, add_special_tokens=False).ids
-        full = tokenizer.encode(probe).ids
-        extra = len(full) - len(bare)
-        starts = [start for start in range(extra + 1) if full[start : start + len(bare)] == bare] if bare else []
-        if not starts:
-            continue
-        # A token of the text itself never looks like a special one, so the first match is the only one.
-        added = (tuple(full[: starts[0]]), tuple(full[starts[0] + len(bare) :]))
-        if found is not None and added != found:
-            raise Misuse(f"{files.path}: its post-processor does not add the same tokens to every text; use --bos no")
+    for probe, bare in _probes(tokenizer):
+        full = tokenizer.encode(probe)
+        marks = full.special_tokens_mask
+        before = next((index for index, mark in enumerate(marks) if not mark), len(marks))
+        after = next((index for index, mark in enumerate(reversed(marks)) if not mark), 0)
+        added = (tuple(full.ids[:before]), tuple(full.ids[len(marks) - after :]))
+        if full.ids[before : len(marks) - after] != bare or (found is not None and added != found):
+            raise Misuse(
+                f"{files.path}: its post-processor does more than to put the same tokens around every text; "
+                "pack without it: --bos no"
+            )
         found = added
     if found is None:
-        raise BadData(f"{files.path}: its post-processor changes the tokens of a text; it cannot be used")
+        raise Misuse(
+            f"{files.path}: no text was found that it can encode, so what its post-processor adds is not known; "
+            "choose with --bos no"
+        )
     return found
+
+
+def _probes(tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+    """A few texts, and the one or more tokens of each without any post-processor."""
+    found: list[tuple[str, list[int]]] = []
+    own = (tokenizer.id_to_token(id) or "" for id in range(_OWN_PROBES))
+    post_processor = tokenizer.post_processor
+    # Asked for no special tokens, one may still double or drop the text; only without it the tokens are the text's.
+    tokenizer.post_processor = processors.Sequence([])
+    try:
+        for probe in chain(_PROBES, own):
+            try:
+                ids = tokenizer.encode(probe).ids
+            except Exception:
+                continue  # a word outside a vocabulary that has no token for the unknown
+            if ids:
+                found.append((probe, ids))
+            if len(found) == len(_PROBES):
+                break
+    finally:
+        tokenizer.post_processor = post_processor
+    return found
+
+
+def _suffix_hint(files: TokenizerFiles, tokenizer: Tokenizer) -> str:
+    try:
+        _, suffix = _added_by_post_processor(files, tokenizer)
+    except Misuse:
+        return ""
+    token = tokenizer.id_to_token(suffix[-1]) if suffix else None
+    return f" (its post-processor ends a text with {token!r}: --eos-token '{token}')" if token else ""

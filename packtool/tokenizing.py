@@ -16,7 +16,7 @@ import numpy as np
 
 from packtool.config import FormatName
 from packtool.encoding import EncodedDocuments, TextEncoder
-from packtool.errors import Refusal
+from packtool.errors import BadData, Refusal
 from packtool.formats import RecordShape, columns_read, renderer, token_fields
 from packtool.readers import Unit, open_unit
 from packtool.rendering import Rendered
@@ -36,6 +36,7 @@ class Recipe:
 
     tokenizer: TokenizerFiles
     tokenizer_digest: str
+    """Of all its files, when the run began."""
     vocabulary_size: int
     bos_ids: tuple[int, ...]
     eos_id: int | None
@@ -45,17 +46,27 @@ class Recipe:
     @property
     def key(self) -> str:
         """A name for the recipe: equal where equal content becomes equal tokens."""
-        facts: dict[str, Any] = {
-            "store": STORE_FORMAT,
-            "tokenizer": self.tokenizer_digest,
-            "bos": self.bos_ids,
-            "eos": self.eos_id,
-            "shape": {**asdict(self.shape), "template_origin": ""},
-            "max_record_bytes": self.max_record_bytes,
+        return _key(self)
+
+
+@lru_cache(maxsize=2)
+def _key(recipe: Recipe) -> str:
+    facts: dict[str, Any] = {
+        "store": STORE_FORMAT,
+        "shape": {**asdict(recipe.shape), "template_origin": ""},
+        "max_record_bytes": recipe.max_record_bytes,
+    }
+    if recipe.shape.format is FormatName.TOKENS:
+        facts["vocabulary_size"] = recipe.vocabulary_size
+    else:
+        facts |= {
+            "tokenizer": recipe.tokenizer.encoding_digest,
+            "bos": recipe.bos_ids,
+            "eos": recipe.eos_id,
             "tokenizers": version("tokenizers"),
             "jinja2": version("jinja2"),
         }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,8 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
     """Make one unit into tokens, unless the store has them already.
 
     Raises:
-        BadData: the source is damaged or changed while it was read.
+        BadData: the source is damaged, it or the tokenizer changed since the run began, or the tokenizer cannot
+            encode a text.
     """
     recipe = task.recipe
     store = TokenStore(task.store_root, recipe.key)
@@ -108,7 +120,7 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
         rejects += _store(batch, workshop, writer)
         summary = writer.finish(
             digest=digest,
-            bytes=getattr(reader, "size", 0),
+            bytes=reader.size,
             rows=reader.rows,
             records=records,
             encoder=workshop.encoder,
@@ -136,6 +148,8 @@ def _workshop(recipe: Recipe) -> _Workshop:
             EncodedDocuments.from_tokenized,
             PASS_THROUGH,
         )
+    if recipe.tokenizer.digest != recipe.tokenizer_digest:
+        raise BadData(f"{recipe.tokenizer.path}: the tokenizer changed since the run began; run again")
     encoder = TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id)
     return _Workshop(renderer(recipe.shape), encoder.encode, encoder.name)
 

@@ -11,9 +11,10 @@ from typing import Any
 import jinja2
 import jinja2.meta
 import jinja2.sandbox
+import numpy as np
 
 from packtool.errors import Misuse, Refusal
-from packtool.rendering.rendered import Rendered, string_field
+from packtool.rendering.rendered import Rendered, string_field, type_name
 
 PromptMaker = Callable[[Mapping[str, Any]], str | Refusal]
 
@@ -49,7 +50,7 @@ def alpaca_prompt(instruction_column: str, input_column: str) -> PromptMaker:
         extra = string_field(record, input_column)
         if isinstance(extra, Refusal):
             return extra
-        return f"{instruction}\n\n{extra}\n\n" if extra else f"{instruction}\n\n"
+        return f"{instruction}\n\n{extra}\n\n" if extra.strip() else f"{instruction}\n\n"
 
     return make
 
@@ -67,9 +68,16 @@ class _Missing(jinja2.StrictUndefined):
         return False
 
 
-def _print_no_null(value: Any) -> Any:
+class _UnprintableError(Exception):
+    """A template printed a value that is neither text nor a number."""
+
+
+def _print_text(value: Any) -> Any:
+    # A list or object would be printed the way Python writes it, which no model should learn.
     if value is None:
         raise _MissingValueError("a field that is null is printed")
+    if not isinstance(value, str | int | float | jinja2.Undefined):
+        raise _UnprintableError(f"{type_name(value)} is printed, where text or a number can be")
     return value
 
 
@@ -87,12 +95,15 @@ class PromptTemplate:
         Raises:
             Misuse: it does not compile; the message names file and line.
         """
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(undefined=_Missing, finalize=_print_no_null)
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(undefined=_Missing, finalize=_print_text)
         try:
             tree = environment.parse(source)
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise Misuse(f"{origin}:{error.lineno}: the prompt template does not compile: {error.message}") from None
+        except Exception as error:
+            # What Python's own compiler says to the code that is made of the template, for example nested too deeply.
+            raise Misuse(f"{origin}: the prompt template does not compile: {_line(error)}") from None
         self._names = dict(names)
         self.columns = frozenset(self._names.get(name, name) for name in jinja2.meta.find_undeclared_variables(tree))
         """The columns that the template may read."""
@@ -103,13 +114,19 @@ class PromptTemplate:
         return cls(read_template(path), str(path), names)
 
     def __call__(self, record: Mapping[str, Any]) -> str | Refusal:
-        """The prompt of one record: ``missing_field`` where it prints a field that is absent or null."""
-        fields = {name: record[column] for name, column in self._names.items() if column in record}
+        """The prompt of one record: ``missing_field`` where it prints a field that is absent or null.
+
+        Where it prints a list or an object, ``wrong_type``; where it raises, ``template_error``.
+        """
+        values = {name: _listed(value) for name, value in record.items()}
+        fields = {name: values[column] for name, column in self._names.items() if column in values}
         try:
-            prompt = self._template.render({**record, **fields})
+            prompt = self._template.render({**values, **fields})
             prompt.encode()
         except jinja2.UndefinedError as error:
             return Refusal("missing_field", f"the prompt template needs a field: {_line(error)}")
+        except _UnprintableError as error:
+            return Refusal("wrong_type", f"in the prompt template, {error}")
         except UnicodeEncodeError:
             return Refusal("lone_surrogate", "the prompt holds a lone surrogate; it cannot be tokenized")
         except Exception as error:
@@ -130,6 +147,11 @@ def read_template(path: Path) -> str:
         raise Misuse(f"{path}: cannot read the prompt template: {error.strerror}") from None
     except UnicodeDecodeError:
         raise Misuse(f"{path}: the prompt template is not UTF-8") from None
+
+
+def _listed(value: Any) -> Any:
+    # Readers of files with columns give numbers as arrays; a template should see what it sees from JSON.
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _line(error: BaseException) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from packtool.errors import Refusal
 
 
@@ -27,7 +29,7 @@ def string_field(record: Mapping[str, Any], column: str) -> str | Refusal:
         state = "null" if column in record else "not there"
         return Refusal("missing_field", f"field {column!r} is {state}")
     if not isinstance(value, str):
-        return Refusal("wrong_type", f"field {column!r} is {_type_name(value)}, not a string")
+        return Refusal("wrong_type", f"field {column!r} is {type_name(value)}, not a string")
     if not value.isascii():
         try:
             value.encode()
@@ -40,6 +42,10 @@ def string_field(record: Mapping[str, Any], column: str) -> str | Refusal:
     return value
 
 
-def _type_name(value: Any) -> str:
-    names = {bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
+def type_name(value: Any) -> str:
+    """The type of a value in the words of JSON, so that it reads the same whichever file it came from."""
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text"}
+    names |= {list: "a list", dict: "an object", bytes: "bytes"}
+    if isinstance(value, np.ndarray):
+        return "a list"
     return names.get(type(value), f"of type {type(value).__name__}")
