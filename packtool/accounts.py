@@ -7,11 +7,11 @@ whatever the workers.
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from packtool.errors import BAD_RECORD_REASONS, UNRENDERED_REASONS, BadData
+from packtool.errors import BAD_RECORD_REASONS, UNRENDERED_REASONS, BadData, PacktoolError
 from packtool.hashing import odd_mix
 from packtool.job import bad_record_message
 from packtool.manifest import SourceEntry
@@ -50,13 +50,16 @@ class ReadingAccounts:
         self.tokens = 0
         self.bytes = 0
         self.encoders: set[str] = set()
+        self.notes: Counter[str] = Counter()
         self._sources = sources
         self._store = store
         self._accounts = [_SourceAccount() for _ in sources]
         self._stop_at_bad_record = stop_at_bad_record
         self._max_left_out = max_left_out
+        self._rows = 0
         self._unrendered = 0
         self._example = ""
+        self._early_checked = False
 
     def add(self, unit: TokenizedUnit) -> None:
         """Account for the next unit in source order.
@@ -66,10 +69,11 @@ class ReadingAccounts:
         """
         account, summary = self._accounts[unit.source], unit.summary
         self._judge(unit, first_row=account.rows)
-        first_row = sum(other.rows for other in self._accounts)
-        self.units.append(PlacedUnit(unit.source, first_row, summary))
+        # What was refused stays in the store: there may be as much of it as there is data.
+        self.units.append(PlacedUnit(unit.source, self._rows, replace(summary, rejects=())))
         documents = self._store.documents(summary)
-        doc_ids = first_row + documents.rows.astype(np.int64)
+        doc_ids = self._rows + documents.rows.astype(np.int64)
+        self._rows += summary.rows
         account.checksum += int(np.sum(odd_mix(doc_ids) * documents.checksums, dtype=np.uint64))
         account.rows += summary.rows
         account.records += summary.records
@@ -82,6 +86,7 @@ class ReadingAccounts:
         self.bytes += summary.bytes
         self.reused_units += unit.reused
         self.encoders.add(summary.encoder)
+        self.notes.update(summary.notes)
 
     def finish(self) -> None:
         """Look once more, after the last unit.
@@ -119,11 +124,21 @@ class ReadingAccounts:
         return tuple(entries)
 
     def rejects(self) -> Iterator[Reject]:
-        """A row for every record that did not become a document, by doc id."""
+        """A row for every record that did not become a document, by doc id.
+
+        Raises:
+            PacktoolError: the token store was changed since the units were added.
+        """
         first_rows = _first_rows(self._accounts)
         for unit in self.units:
+            if unit.summary.records == unit.summary.documents:
+                continue
             source = self._sources[unit.source].name
-            for reject in unit.summary.rejects:
+            stored = self._store.find(unit.summary.digest)
+            if stored is None:
+                folder = self._store.unit_folder(unit.summary.digest)
+                raise PacktoolError(f"{folder}: the token store was changed or cut short; run again")
+            for reject in stored.rejects:
                 doc_id = unit.first_row + reject.row
                 line = doc_id - first_rows[unit.source] + 1
                 yield Reject(source, line, doc_id, 0, 0, 0, reject.reason, reject.detail)
@@ -136,9 +151,10 @@ class ReadingAccounts:
 
     def _judge(self, unit: TokenizedUnit, first_row: int) -> None:
         name = shown(self._sources[unit.source].path)
+        early = EARLY_RECORDS - self.records  # records of this unit that are among the first ones of the run
         for reject in unit.summary.rejects:
-            if self.records + reject.record >= EARLY_RECORDS > self.records:
-                self._check_left_out(EARLY_RECORDS)
+            if reject.record >= early:
+                self._check_early()
             self.rejected[reject.reason] += 1
             row = first_row + reject.row
             if reject.reason in BAD_RECORD_REASONS and self._stop_at_bad_record:
@@ -146,15 +162,19 @@ class ReadingAccounts:
             if reject.reason in UNRENDERED_REASONS:
                 self._unrendered += 1
                 self._example = self._example or f"{name}:{row + 1}: {reject.reason}: {reject.detail}"
-        last_was_early = not unit.summary.rejects or self.records + unit.summary.rejects[-1].record < EARLY_RECORDS
-        if self.records < EARLY_RECORDS <= self.records + unit.summary.records and last_was_early:
+        if unit.summary.records >= early:
+            self._check_early()
+
+    def _check_early(self) -> None:
+        if not self._early_checked:
+            self._early_checked = True
             self._check_left_out(EARLY_RECORDS)
 
     def _check_left_out(self, records: int) -> None:
         if self._unrendered * 100 > self._max_left_out * records:
             raise BadData(
                 f"{self._example} ({self._unrendered:,} of the first {records:,} records are left out like this, "
-                f"more than --max-left-out {self._max_left_out:g}%)"
+                f"more than --max-left-out {self._max_left_out:g}%; mend them, or raise it)"
             )
 
 

@@ -8,9 +8,8 @@ import resource
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,9 @@ from numpy.typing import NDArray
 from packtool.errors import PacktoolError
 from packtool.planning import ALL_THROUGH, Records, read_packs
 from packtool.shards import IGNORED, PADDING_DOC, Int32s, Int64s, PackBatch, ShardInfo, ShardWriter
+
+_MANY_FILES = 1 << 14
+"""A row group may need documents of as many units as it has documents, and opening a file for each takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ShardTask:
     """What it is called in the dataset."""
     plan_folder: Path
     units_file: Path
-    """A list of the run's units (see ``write_units``), read once a worker."""
+    """A list of the run's units (see ``write_units``)."""
     first_pack: int
     stop_pack: int
     row_group_packs: int
@@ -55,8 +57,8 @@ def write_shard(task: ShardTask) -> ShardInfo:
     Raises:
         PacktoolError: the token store is not what the plan was made from.
     """
-    fetcher = _fetcher(task.units_file)
-    with ShardWriter(task.path, task.name) as writer:
+    # Files are not kept open from one shard to the next: they would hold on to disk space after the run.
+    with Fetcher(read_units(task.units_file)) as fetcher, ShardWriter(task.path, task.name) as writer:
         for first in range(task.first_pack, task.stop_pack, task.row_group_packs):
             stop = min(first + task.row_group_packs, task.stop_pack)
             segments, pack_segments = read_packs(task.plan_folder, first, stop)
@@ -141,12 +143,7 @@ class Fetcher:
         """Fetch from ``units``, which segments know by index."""
         self._units = units
         self._open: OrderedDict[Path, int] = OrderedDict()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY and soft < hard:
-            wanted = hard if hard != resource.RLIM_INFINITY else 1 << 16
-            soft = max(soft, min(wanted, 1 << 16))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        self._most_open = max(16, (soft if soft != resource.RLIM_INFINITY else 1 << 16) // 2)
+        self._most_open = max(16, _files_allowed() // 2)
 
     def fetch_ids(self, segments: Records, places: Int64s, into: Int32s) -> None:
         """Copy each segment's ids to ``into``, from index ``places`` on."""
@@ -205,26 +202,41 @@ class Fetcher:
             handle = self._open[path] = os.open(path, os.O_RDONLY)
         return handle
 
-    def close(self) -> None:
-        """Close the files that were kept open."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
 
-    def __del__(self) -> None:
-        self.close()
+
+def _files_allowed() -> int:
+    """How many files this process may have open, after asking for as many as a large run has use for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return soft  # some systems have a limit below the one they tell
+    return wanted
 
 
 def write_units(units: Iterator[StoredUnitFiles], path: Path) -> None:
     """Write the list of units that ``ShardTask.units_file`` names."""
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("wb") as file:
         for unit in units:
-            file.write(f"{unit.ids}\0{unit.documents}\0{unit.runs_offset}\n")
+            # NUL is the one byte that no path holds.
+            for field in (os.fsencode(unit.ids), os.fsencode(unit.documents), b"%d" % unit.runs_offset):
+                file.write(field + b"\0")
 
 
-@lru_cache(maxsize=1)
-def _fetcher(units_file: Path) -> Fetcher:
-    units = []
-    for line in units_file.read_text(encoding="utf-8").split("\n")[:-1]:
-        ids, documents, offset = line.split("\0")
-        units.append(StoredUnitFiles(Path(ids), Path(documents), int(offset)))
-    return Fetcher(tuple(units))
+def read_units(path: Path) -> tuple[StoredUnitFiles, ...]:
+    """The list that ``write_units`` wrote."""
+    fields = path.read_bytes().split(b"\0")[:-1]
+    rows = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
+    return tuple(
+        StoredUnitFiles(Path(os.fsdecode(ids)), Path(os.fsdecode(documents)), int(offset))
+        for ids, documents, offset in rows
+    )

@@ -61,7 +61,7 @@ def pack(
         ),
     ] = None,
     overlong: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="auto, drop, truncate, split or error. [auto]")
+        str | None, typer.Option(metavar="POLICY", help="auto, drop, truncate, truncate_turns, split or error. [auto]")
     ] = None,
     format: Annotated[
         str | None,
@@ -76,6 +76,26 @@ def pack(
     pad_token: Annotated[str | None, typer.Option(metavar="TOKEN", help="Fills packs, with --pad.")] = None,
     prompt_template: Annotated[
         str | None, typer.Option(metavar="FILE", help="A jinja2 file that makes the prompt from a record's fields.")
+    ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|NAME", help="Renders conversations, instead of the tokenizer's own template."),
+    ] = None,
+    template_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="For the template, e.g. enable_thinking=false. Repeatable."),
+    ] = None,
+    template_date: Annotated[
+        str | None, typer.Option(metavar="DATE", help="What the template prints as today. [the day of the first start]")
+    ] = None,
+    train_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT", help="assistant, last (turn only), all, or roles such as assistant,tool. [assistant]"
+        ),
+    ] = None,
+    end_of_turn: Annotated[
+        bool | None, typer.Option("--end-of-turn/--no-end-of-turn", help="The end of a trained turn trains. [yes]")
     ] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Of the order. [0]")] = None,
     shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix documents. [shuffle]")] = None,
@@ -97,13 +117,13 @@ def pack(
         str | None, typer.Option(metavar="DIR", help="Keep tokens there for later runs. [$PACKTOOL_CACHE]")
     ] = None,
     overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Replace the dataset in OUT.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
+    quiet: Annotated[bool | None, typer.Option("--quiet", "-q", help="No progress and no summary.")] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="Options from a file, names with _; flags win.")
     ] = None,
 ) -> None:
     """Pack SOURCEs into a folder of Parquet shards."""
-    given = {name: value for name, value in locals().items() if value is not None and name not in ("config", "quiet")}
+    given = {name: value for name, value in locals().items() if value is not None and name != "config"}
     from packtool import terminal
     from packtool.config import PackConfig
     from packtool.run import pack as run
@@ -111,9 +131,9 @@ def pack(
     if "cache_dir" not in given and os.environ.get("PACKTOOL_CACHE"):
         given["cache_dir"] = os.environ["PACKTOOL_CACHE"]
     options = PackConfig.checked(given) if config is None else PackConfig.from_toml(config, given)
-    with terminal.progress(quiet) as listener:
+    with terminal.progress(options.quiet) as listener:
         manifest = run(options, listener)
-    if not quiet:
+    if not options.quiet:
         terminal.print_summary(manifest, str(options.output))
 
 

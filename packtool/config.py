@@ -5,10 +5,12 @@ format) is not in it.
 """
 
 import difflib
+import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -43,6 +45,7 @@ class Overlong(StrEnum):
     AUTO = "auto"
     DROP = "drop"
     TRUNCATE = "truncate"
+    TRUNCATE_TURNS = "truncate_turns"
     SPLIT = "split"
     ERROR = "error"
 
@@ -122,6 +125,38 @@ def _one_or_many(value: Any) -> Any:
     return [str(entry) if isinstance(entry, Path) else entry for entry in values]
 
 
+def _template_args(value: Any) -> Any:
+    """NAME=VALUE pairs, where VALUE is JSON if it can be read as such, else text."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    arguments: dict[str, Any] = {}
+    for entry in value:
+        name, equals, text = str(entry).partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise ValueError(f"takes NAME=VALUE, for example enable_thinking=false, and got {str(entry)[:60]!r}")
+        if name.strip() in arguments:
+            raise ValueError(f"names {name.strip()!r} twice")
+        try:
+            arguments[name.strip()] = json.loads(text)
+        except (ValueError, RecursionError):
+            arguments[name.strip()] = text
+    return arguments
+
+
+def _roles(value: Any) -> Any:
+    roles = value.split(",") if isinstance(value, str) else value
+    if not isinstance(roles, list | tuple):
+        return value
+    named = tuple(dict.fromkeys(role.strip() if isinstance(role, str) else role for role in roles))
+    if not named or any(not isinstance(role, str) or not role for role in named):
+        raise ValueError("takes assistant, last, all, or roles such as assistant,tool")
+    if len(named) > 1 and {"last", "all"} & set(named):
+        raise ValueError("takes last or all alone, without other roles")
+    return named
+
+
 _EXCLUSIVE = ("shards", "shard_tokens")
 
 Count = Annotated[int, BeforeValidator(_count)]
@@ -158,6 +193,16 @@ class PackConfig(BaseModel):
     pad_token: Text | None = None
     prompt_template: Path | None = None
     """A jinja2 file that makes the prompt from a record's fields."""
+    chat_template: Text | None = None
+    """A file, or the name of one of the tokenizer's templates; None: the tokenizer's own."""
+    template_arg: Annotated[dict[str, Any], BeforeValidator(_template_args)] = Field(default_factory=dict)
+    """Variables for the chat template, as JSON values."""
+    template_date: date | None = None
+    """What the chat template's strftime_now prints; None: the day of the run's first start."""
+    train_on: Annotated[tuple[str, ...], BeforeValidator(_roles)] = ("assistant",)
+    """Roles whose turns train; or ``last``, the last assistant turn; or ``all``, every token."""
+    end_of_turn: bool = True
+    """Whether the end of a trained turn trains."""
     seed: Count = 0
     shuffle: bool | None = None
     """None: yes, except for strategies that keep the order."""

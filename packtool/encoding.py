@@ -33,6 +33,8 @@ class EncodedDocuments:
     """int32 [R], the first token of each run, counted in its document."""
     run_stops: Int32s
     """int32 [R], one past the last."""
+    torn_borders: int = 0
+    """Documents in which one token has the end of the prompt and the start of the completion."""
 
     @classmethod
     def from_tokenized(cls, documents: Sequence[Tokenized]) -> Self:
@@ -128,6 +130,7 @@ class TextEncoder:
         flat: list[int] = []
         lengths = np.empty(len(documents), dtype=np.int32)
         trained: list[NDArray[np.bool_]] = []
+        torn = 0
         for index, (document, encoding) in enumerate(zip(documents, encodings, strict=True)):
             ids = encoding.ids
             before, after = self._added(ids)
@@ -136,10 +139,13 @@ class TextEncoder:
             flat += after
             lengths[index] = len(before) + len(ids) + len(after)
             trained.append(np.zeros(len(before), dtype=np.bool_))
-            trained.append(trained_tokens(encoding.offsets, document.spans))
+            offsets = encoding.offsets
+            trained.append(trained_tokens(offsets, document.spans))
+            if document.border is not None:
+                torn += any(start < document.border < stop for start, stop in offsets)
             trained.append(np.ones(len(after), dtype=np.bool_))
         mask = np.concatenate(trained) if trained else np.empty(0, dtype=np.bool_)
-        return EncodedDocuments(np.array(flat, dtype=np.int32), lengths, *runs_of(mask, lengths))
+        return EncodedDocuments(np.array(flat, dtype=np.int32), lengths, *runs_of(mask, lengths), torn)
 
     def _added(self, ids: list[int]) -> tuple[list[int], list[int]]:
         if not ids:

@@ -7,12 +7,15 @@ engine schedules; whoever wrote the task owns its files.
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import chain, islice
+from types import ModuleType
 from typing import TypeVar
 
 from packtool.errors import PacktoolError
@@ -28,39 +31,64 @@ def run_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], workers:
     """Do ``work`` on each task and give the results in the order of the tasks.
 
     ``tasks`` is read only as far as workers have use for, so it may be longer than memory. The first error in
-    the order of the tasks is raised, whatever the workers; later tasks may have been done by then. When the
-    iterator is closed early, or fails, no worker is left.
+    the order of the tasks is raised, whatever the workers, and an error of ``tasks`` itself after those of all
+    tasks before it; later tasks may have been done by then. When the iterator is closed early, or fails, no
+    worker is left.
 
     Args:
-        work: a function a spawned process can import.
+        work: a function of an importable module; one of a script or a notebook is not.
         tasks: picklable.
-        workers: with one worker, or one task, everything runs in this process.
+        workers: processes at most, and never more than tasks; with one, everything runs in this process.
 
     Raises:
-        PacktoolError: a worker was killed, or this is itself a module being imported by a worker.
+        PacktoolError: a worker was killed.
     """
-    remaining = iter(tasks)
-    first = list(islice(remaining, 2)) if workers > 1 else []
+    remaining = _errors_last(tasks)
+    first = list(islice(remaining, workers)) if workers > 1 else []
+    everything = chain(first, remaining)
     if len(first) < 2:
-        yield from map(work, chain(first, remaining))
-        return
-    yield from _run_in_processes(work, chain(first, remaining), workers)
+        for task in everything:
+            yield work(_or_raise(task))
+    else:
+        yield from _run_in_processes(work, everything, len(first))
+
+
+class _Failed:
+    """Stands for the task that could not be had."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _errors_last(tasks: Iterable[Task]) -> Iterator[Task | _Failed]:
+    """The tasks, and an error of theirs as the last one: tasks before it may have errors of their own."""
+    try:
+        yield from tasks
+    except Exception as error:
+        yield _Failed(error)
+
+
+def _or_raise(task: Task | _Failed) -> Task:
+    if isinstance(task, _Failed):
+        raise task.error
+    return task
 
 
 def _run_in_processes(
-    work: Callable[[Task], Result], tasks: Iterator[Task], workers: int
+    work: Callable[[Task], Result], tasks: Iterator[Task | _Failed], workers: int
 ) -> Generator[Result, None, None]:
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise PacktoolError(
-            "packtool.pack() was called while a worker imports your script; put the call under "
-            "`if __name__ == '__main__':`, or use workers=1"
-        )
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    with _without_interrupts():
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
     waiting: deque[Future[Result]] = deque()
+    failed: _Failed | None = None
     finished = False
     try:
         for task in tasks:
-            waiting.append(pool.submit(work, task))
+            if isinstance(task, _Failed):
+                failed = task
+                break
+            with _without_main_module(), _without_interrupts():  # the pool may start a process here
+                waiting.append(pool.submit(work, task))
             if len(waiting) >= workers * (1 + _WAITING_TASKS):
                 yield waiting.popleft().result()
         while waiting:
@@ -69,8 +97,7 @@ def _run_in_processes(
     except BrokenProcessPool:
         raise PacktoolError(
             "a worker process was killed or could not start (out of memory?); finished work is kept, run the same "
-            "command again, perhaps with fewer --workers. From a script, the call to packtool.pack() belongs under "
-            "`if __name__ == '__main__':`"
+            "command again, perhaps with fewer --workers"
         ) from None
     finally:
         # The pool's own record of its processes is the only list of those that are ours to stop.
@@ -79,6 +106,46 @@ def _run_in_processes(
             for process in processes:
                 process.kill()
         pool.shutdown(wait=True, cancel_futures=True)
+    if failed is not None:
+        raise failed.error
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Keep processes that are started in the block from importing the user's script.
+
+    Tasks are of packtool's own modules, so a worker has no need of the script; importing it, as spawned
+    processes do, would run what stands there without ``if __name__ == "__main__":``, packing included.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Put Ctrl-C off to the end of the block here, and for good in processes that are started in it.
+
+    A new process inherits the mask, so that Ctrl-C cannot reach it before it has settled what that means. In
+    this one another thread may take the signal, so the handler waits too: a process or a semaphore that is just
+    being made is in no list of those to be cleaned up.
+    """
+    heard: list[int] = []
+    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if handler is not None:
+        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _start_worker() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +23,8 @@ def fsync_folder(folder: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that no other process uses."""
-    return path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
+    """A new name beside ``path`` that nobody else uses, on this host or another: a folder may be shared."""
+    return path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}-{secrets.token_hex(4)}")
 
 
 @contextmanager
@@ -53,7 +54,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     made the same thing: it stays, and ours goes.
     """
     temporary = temporary_name(path)
-    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         yield temporary

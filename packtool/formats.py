@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from packtool.config import FormatName, unknown_name
-from packtool.errors import Misuse
-from packtool.rendering import Renderer, prompt_completion, text
+from packtool.errors import Misuse, Refusal
+from packtool.rendering import Renderer, conversation, prompt_completion, text
+from packtool.rendering.chat import ChatRenderer, ChatSettings
 from packtool.tokenized import SEGMENTS_COLUMN, TRAIN_FIELDS, TokenFields, restarts
 
 HEAD_RECORDS = 100
@@ -20,7 +21,6 @@ HEAD_RECORDS = 100
 
 Record = Mapping[str, Any]
 _IMAGE_COLUMNS = ("image", "images", "pixel_values")
-_NO_CHAT = "chat is not supported yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,39 @@ class _ShapeRule:
     optional: tuple[str, ...] = ()
     strings: bool = False
     """Whether the required fields must be no lists of messages: those make it a conversation."""
+    lists: bool = False
+    """Whether the required fields must be lists of messages."""
+    auto: bool = True
+    """Whether it is found without being asked for."""
+    read: conversation.Reader | None = None
+    """For conversations: what makes one of a record."""
 
+
+_CHAT_FIELDS = ("tools", "chat_template_kwargs")
 
 SHAPES: Mapping[str, _ShapeRule] = {
     "text": _ShapeRule(FormatName.TEXT, ("text",)),
     "prompt_completion": _ShapeRule(FormatName.PROMPT_COMPLETION, ("prompt", "completion"), strings=True),
     "alpaca": _ShapeRule(FormatName.PROMPT_COMPLETION, ("instruction", "output"), ("input",)),
     "tokens": _ShapeRule(FormatName.TOKENS, ("input_ids",), ("attention_mask", "position_ids", *TRAIN_FIELDS)),
-    "openai": _ShapeRule(FormatName.MESSAGES, ("messages",)),
-    "sharegpt": _ShapeRule(FormatName.MESSAGES, ("conversations",)),
+    "openai": _ShapeRule(FormatName.MESSAGES, ("messages",), _CHAT_FIELDS, read=conversation.openai),
+    "sharegpt": _ShapeRule(
+        FormatName.MESSAGES, ("conversations",), ("system", *_CHAT_FIELDS), read=conversation.sharegpt
+    ),
+    "message_lists": _ShapeRule(
+        FormatName.MESSAGES,
+        ("prompt", "completion"),
+        _CHAT_FIELDS,
+        lists=True,
+        read=conversation.prompt_and_completion,
+    ),
+    "alpaca_chat": _ShapeRule(
+        FormatName.MESSAGES,
+        ("instruction", "output"),
+        ("input", "system", "history", *_CHAT_FIELDS),
+        auto=False,
+        read=conversation.alpaca,
+    ),
 }
 _COMPLETION_FIELDS = ("completion", "output")
 
@@ -130,12 +154,25 @@ def find_shape(
     return found[1] if found else None
 
 
-def renderer(shape: RecordShape) -> Renderer:
+def renderer(shape: RecordShape, chat: ChatSettings | None = None, *, columnar: bool = False) -> Renderer:
     """What renders one record of ``shape`` to text and spans.
 
+    Args:
+        shape: of the records.
+        chat: how conversations are rendered, for shapes that are some.
+        columnar: whether records come from a file with columns (see ``readers.UnitReader``).
+
     Raises:
-        Misuse: the prompt template does not compile.
+        Misuse: a template does not compile.
     """
+    read = SHAPES[shape.name].read
+    if read is not None and chat is not None:
+        columns = shape.columns
+
+        def conversation_of(record: Record) -> conversation.Conversation | Refusal:
+            return read({field: record[column] for field, column in columns if column in record}, columnar)
+
+        return ChatRenderer(chat, conversation_of)
     if shape.name == "text":
         return partial(text.render, column=shape.column("text"))
     if shape.template is not None:
@@ -177,8 +214,6 @@ def _template_of(shape: RecordShape) -> prompt_completion.PromptTemplate:
 
 
 def _check_fields(format: FormatName, fields: Mapping[str, str], template: str | None, origin: str) -> None:
-    if format is FormatName.MESSAGES:
-        raise Misuse(f"--format {format}: {_NO_CHAT}")
     if template is not None:
         if format not in (FormatName.AUTO, FormatName.PROMPT_COMPLETION):
             raise Misuse(f"--prompt-template makes prompts, and --format {format} has none")
@@ -210,7 +245,7 @@ def _detect(head: SourceHead, format: FormatName, fields: Mapping[str, str]) -> 
     rules = {
         name: rule
         for name, rule in SHAPES.items()
-        if format in (FormatName.AUTO, rule.format) and _could_be_mapped(rule, fields)
+        if (format is rule.format or (format is FormatName.AUTO and rule.auto)) and _could_be_mapped(rule, fields)
     }
     fitting = {name: rule for name, rule in rules.items() if _fits(head, rule, fields, _is_set)}
     if not fitting:
@@ -222,9 +257,6 @@ def _detect(head: SourceHead, format: FormatName, fields: Mapping[str, str]) -> 
         named = " and ".join(f"{rule.format} ({', '.join(rule.required)})" for rule in fitting.values())
         raise Misuse(f"{head.name}: its records fit more than one format: {named}; choose with --format or --field")
     name, rule = next(iter(fitting.items()))
-    if rule.format is FormatName.MESSAGES:
-        columns = ", ".join(fields.get(field, field) for field in rule.required)
-        raise Misuse(f"{head.name}: its records are conversations ({columns}); {_NO_CHAT}")
     # What says which tokens train is part of the shape only where it is there or named; the rest may come and go.
     optional = [
         field
@@ -252,7 +284,7 @@ def _fits(
     for record in head.records:
         if all(has(record, fields, field) for field in rule.required):
             chat = any(_is_conversation(record.get(fields.get(field, field))) for field in rule.required)
-            if not (rule.strings and chat):
+            if (chat or not rule.lists) and not (chat and rule.strings):
                 return True
     return False
 
@@ -291,7 +323,7 @@ def _templated_shape(
             raise Misuse(_no_column(head, field, column))
     completion = fields.get(completions[0], completions[0])
     if any(_is_conversation(record.get(completion)) for record in head.records):
-        raise Misuse(f"{head.name}: its completions are lists of messages; {_NO_CHAT}")
+        raise Misuse(f"{head.name}: its completions are lists of messages; --prompt-template takes strings")
     name = "alpaca" if completions[0] == "output" else "prompt_completion"
     columns = {**fields, completions[0]: completion}
     return RecordShape(name, FormatName.PROMPT_COMPLETION, tuple(sorted(columns.items())), source, origin)
@@ -339,7 +371,7 @@ def _nothing_fits(head: SourceHead, format: FormatName, fields: Mapping[str, str
             return _no_column(head, field, column)
     chat = [fields.get(field, field) for field in SHAPES["prompt_completion"].required]
     if any(_is_conversation(record.get(column)) for record in head.records for column in chat):
-        return f"{head.name}: its prompts or completions ({', '.join(chat)}) are lists of messages; {_NO_CHAT}"
+        return f"{head.name}: its prompts or completions ({', '.join(chat)}) are lists of messages: --format messages"
     wanted = "no format fits" if format is FormatName.AUTO else f"--format {format} does not fit"
     rules = [rule for rule in SHAPES.values() if format in (FormatName.AUTO, rule.format)]
     needs = ", or ".join(sorted({" + ".join(rule.required) for rule in rules}))

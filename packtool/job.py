@@ -4,9 +4,14 @@ Whatever can be misuse is found here, before anything is written.
 """
 
 import hashlib
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
 from importlib.metadata import version
 from typing import Any, cast
+
+from tokenizers import Tokenizer
 
 from packtool import __version__
 from packtool.config import FormatName, OnBadRecord, Overlong, PackConfig, StrategyName
@@ -16,14 +21,17 @@ from packtool.packing import STRATEGIES
 from packtool.packing import Overlong as PackingOverlong
 from packtool.planning import PlanRules
 from packtool.readers import head
+from packtool.rendering.chat import NO_DATE, ChatSettings
 from packtool.shards import row_group_packs
 from packtool.sources import FoundSources, Source, find_sources, shown
 from packtool.tokenizer import (
     SpecialTokens,
     TokenizerFiles,
+    chat_templates,
     find_tokenizer,
     load,
     settle_special_tokens,
+    special_token_texts,
     vocabulary_size,
 )
 from packtool.tokenizing import Recipe
@@ -48,9 +56,11 @@ class Job:
 
     @property
     def template_digest(self) -> str | None:
-        """The sha256 of the template's source."""
-        template = self.shape.template
-        return None if template is None else hashlib.sha256(template.encode()).hexdigest()
+        """The sha256 of the source of what renders prompts or chats."""
+        source = self.shape.template
+        if self.recipe.chat is not None:
+            source = json.dumps(self.recipe.chat.templates)
+        return None if source is None else hashlib.sha256(source.encode()).hexdigest()
 
     @property
     def row_group_packs(self) -> int:
@@ -76,6 +86,19 @@ class Job:
             "shard_tokens": None if config.shards else config.shard_tokens,
             "shards": config.shards,
             "max_record_bytes": config.max_record_bytes,
+            **self._chat_options,
+        }
+
+    @property
+    def _chat_options(self) -> dict[str, Any]:
+        chat = self.recipe.chat
+        if chat is None:
+            return {}
+        return {
+            "train_on": list(chat.train_on),
+            "end_of_turn": chat.end_of_turn,
+            "template_arg": self.config.template_arg,
+            "template_date": chat.date if chat.uses_date else None,
         }
 
     @property
@@ -102,8 +125,13 @@ def versions() -> dict[str, str]:
     return {"packtool": __version__, **libraries}
 
 
-def settle(config: PackConfig) -> Job:
+def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
     """Settle a job.
+
+    Args:
+        config: what was asked for.
+        recorded: the options of the run that the output folder has, if it has one; where a date is the default,
+            that run's stays.
 
     Raises:
         Misuse: options that do not fit the data or one another, missing sources, tokenizer trouble.
@@ -121,13 +149,16 @@ def settle(config: PackConfig) -> Job:
     shape = _shape(config, found.sources)
     strategy = asked or STRATEGIES[StrategyName.BFD if shape.chooses_tokens else StrategyName.BFD_SPLIT]
     loaded = load(tokenizer)
-    renders_text = shape.format is not FormatName.TOKENS
-    if renders_text:
-        renderer(shape)  # a prompt template that does not compile is misuse
+    _refuse_chat_options(config, shape)
+    chat = None
+    if shape.format is FormatName.MESSAGES:
+        chat = _chat(config, tokenizer, loaded, recorded.get("template_date"))
+    if shape.format is not FormatName.TOKENS:
+        renderer(shape, chat)  # a template that does not compile is misuse
     special = settle_special_tokens(
         tokenizer,
         loaded,
-        renders_text=renders_text,
+        adds_tokens=shape.format in (FormatName.TEXT, FormatName.PROMPT_COMPLETION),
         bos=config.bos,
         eos=config.eos,
         eos_token=config.eos_token,
@@ -143,6 +174,7 @@ def settle(config: PackConfig) -> Job:
         eos_id=special.eos.id,
         shape=shape,
         max_record_bytes=config.max_record_bytes,
+        chat=chat,
     )
     rules = PlanRules(
         strategy=strategy,
@@ -154,6 +186,36 @@ def settle(config: PackConfig) -> Job:
         group_tokens=config.group_tokens,
     )
     return Job(config, found, shape, tokenizer, special, recipe, rules)
+
+
+_CHAT_OPTIONS = ("chat_template", "template_arg", "template_date", "train_on", "end_of_turn")
+
+
+def _refuse_chat_options(config: PackConfig, shape: RecordShape) -> None:
+    if shape.format is FormatName.MESSAGES:
+        return
+    for name in _CHAT_OPTIONS:
+        if name in config.model_fields_set:
+            raise Misuse(f"--{name.replace('_', '-')} is for conversations; the records are {shape.describes}")
+    if config.overlong is Overlong.TRUNCATE_TURNS:
+        raise Misuse(f"--overlong truncate_turns is for conversations; the records are {shape.describes}")
+
+
+def _chat(config: PackConfig, files: TokenizerFiles, tokenizer: Tokenizer, recorded_date: str | None) -> ChatSettings:
+    templates, origin = chat_templates(files, config.chat_template)
+    named, special = special_token_texts(files, tokenizer)
+    today = recorded_date or date.today().isoformat()
+    settings = ChatSettings(
+        templates=templates,
+        origin=origin,
+        date=config.template_date.isoformat() if config.template_date else today,
+        variables=json.dumps({**dict(named), **config.template_arg}, sort_keys=True),
+        special_tokens=tuple(special),
+        train_on=config.train_on,
+        end_of_turn=config.end_of_turn,
+    )
+    # A date that no template prints must not make two runs differ.
+    return settings if settings.uses_date else replace(settings, date=NO_DATE)
 
 
 def _overlong(config: PackConfig, strategy: str) -> PackingOverlong:

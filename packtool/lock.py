@@ -1,9 +1,10 @@
 """One run at a time on a folder: a lock file made with O_EXCL that says who holds it, kept fresh while it is held.
 
 A lock is stale on the same host when its process is gone (process ids are told apart by boot id and start
-time), and on another host when nobody touched it for two minutes.
+time), and elsewhere (another host, another container) when nobody touched it for two minutes.
 """
 
+import fcntl
 import json
 import os
 import socket
@@ -29,93 +30,110 @@ class Holder:
     pid: int
     started: str
     """The process's start time in clock ticks since boot, as the kernel prints it; "" where there is none."""
+    pid_namespace: str
+    """In which ``pid`` counts: containers may share a host's name."""
 
     @classmethod
     def of_this_process(cls) -> "Holder":
-        return cls(socket.gethostname(), _boot_id(), os.getpid(), _start_time(os.getpid()))
+        """The holder that this process is."""
+        pid = os.getpid()
+        return cls(socket.gethostname(), _boot_id(), pid, _start_time(pid), _pid_namespace())
 
-    def is_running(self) -> bool:
-        """Whether the process still runs; only to be asked on its own host."""
-        if self.boot_id != _boot_id():
-            return False
+    def is_gone(self, here: "Holder", age: float) -> bool:
+        """Whether the process runs no more, as far as ``here`` can tell, for a lock touched ``age`` seconds ago."""
+        if self.host == here.host and self.boot_id != here.boot_id:
+            return True
+        if (self.host, self.pid_namespace) != (here.host, here.pid_namespace):
+            return age > STALE_SECONDS
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
-            return False
+            return True
         except PermissionError:
             pass
-        return _start_time(self.pid) == self.started
+        return _start_time(self.pid) != self.started
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path`` for the length of the block.
+    """Hold the lock file ``path`` for the length of the block; its folder is made if it is not there.
 
     Raises:
         Misuse: another run holds it; the message names its process and host and says how to clear it.
     """
-    holder = Holder.of_this_process()
-    _acquire(path, holder)
+    handle = _acquire(path, Holder.of_this_process())
     released = threading.Event()
-    keeper = threading.Thread(target=_keep_fresh, args=(path, released), name="packtool-lock", daemon=True)
+    keeper = threading.Thread(target=_keep_fresh, args=(handle, released), name="packtool-lock", daemon=True)
     keeper.start()
     try:
         yield
     finally:
         released.set()
         keeper.join()
-        # The folder, and the lock with it, may have been removed by the run itself when it finished.
-        path.unlink(missing_ok=True)
+        _remove_if_same(path, handle)
+        os.close(handle)
 
 
-def _acquire(path: Path, holder: Holder) -> None:
+def _acquire(path: Path, here: Holder) -> int:
     while True:
         try:
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         except FileExistsError:
-            _clear_if_stale(path, holder)
-            continue
-        with os.fdopen(handle, "w") as file:
-            json.dump(asdict(holder), file)
-        return
+            _clear_if_stale(path, here)
+        except FileNotFoundError:
+            # The run before us has just finished, and took the empty folder away.
+            path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            os.write(handle, json.dumps(asdict(here)).encode())
+            return handle
 
 
-def _clear_if_stale(path: Path, holder: Holder) -> None:
+def _clear_if_stale(path: Path, here: Holder) -> None:
     try:
-        age = time.time() - path.stat().st_mtime
-        other = Holder(**json.loads(path.read_text()))
+        handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return  # released in between
-    except (ValueError, TypeError):
-        # Being written at this moment, or cut short by a crash: old enough, it is stale.
-        if age < TOUCH_SECONDS:
-            raise Misuse(f"{path.parent}: another run is starting here; try again in a moment") from None
-        _remove_unchanged(path)
-        return
-    same_host = other.host == holder.host
-    stale = not other.is_running() if same_host else age > STALE_SECONDS
-    if not stale:
-        raise Misuse(
-            f"{path.parent}: in use by process {other.pid} on {other.host} "
-            f"(locked; touched {max(age, 0):.0f} s ago). If that run is gone, remove {path}"
-        )
-    _remove_unchanged(path)
-
-
-def _remove_unchanged(path: Path) -> None:
-    # Renaming first makes sure that of two runs that find the same stale lock only one removes it.
-    claimed = path.with_name(f"{path.name}.stale-{os.getpid()}")
     try:
-        path.rename(claimed)
+        age = max(time.time() - os.fstat(handle).st_mtime, 0)
+        try:
+            other = Holder(**json.loads(os.pread(handle, 1 << 16, 0)))
+            gone = other.is_gone(here, age)
+        except (ValueError, TypeError, OverflowError):
+            # Being written at this moment, or cut short by a crash: old enough, it is stale.
+            if age < TOUCH_SECONDS:
+                raise Misuse(f"{path.parent.parent}: another run is starting here; try again in a moment") from None
+            gone = True
+        if not gone:
+            raise Misuse(
+                f"{path.parent.parent}: in use by process {other.pid} on {other.host} "
+                f"(locked, touched {age:.0f} s ago); if that run is gone, remove {path}"
+            )
+        _remove_if_same(path, handle)
+    finally:
+        os.close(handle)
+
+
+def _remove_if_same(path: Path, handle: int) -> None:
+    """Remove the lock file that ``handle`` is open on, unless another one is at ``path`` by now.
+
+    Two runs may find the same stale lock, and the slower one must not remove the new lock of the faster one. So
+    only who holds the flock of this very file removes it; while it is open, no other file has its inode number.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:
+        pass  # a file system without flock: then only the comparison below guards
+    try:
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            path.unlink()
     except FileNotFoundError:
-        return
-    claimed.unlink()
+        pass
 
 
-def _keep_fresh(path: Path, released: threading.Event) -> None:
+def _keep_fresh(handle: int, released: threading.Event) -> None:
     while not released.wait(TOUCH_SECONDS):
         try:
-            os.utime(path)
+            os.utime(handle)
         except OSError:
             return
 
@@ -127,9 +145,18 @@ def _boot_id() -> str:
         return ""
 
 
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def _start_time(pid: int) -> str:
     try:
-        # Field 22 of /proc/PID/stat; the command name before it may hold spaces and parentheses.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        # Fields 3 and 22 of /proc/PID/stat; the command name before them may hold spaces and parentheses.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # A killed process stays a zombie until its parent asks for it, which in a container may be never.
+        return "" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return ""

@@ -168,6 +168,8 @@ class Manifest(_Part):
     """Reason to rows in rejects.jsonl."""
     rejected_tokens: dict[str, Number]
     """Reason to tokens in those rows."""
+    notes: dict[str, Number] = Field(default_factory=dict)
+    """How many records there is something to say of, by what that is."""
     strategy: str
     max_length: Annotated[int, Field(ge=2, lt=2**31)]
     padded: bool

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packtool.errors import BadData, Misuse
-from packtool.files import fsync_folder, write_atomic
+from packtool.files import TEMPORARY_MARK, fsync_folder, write_atomic
 from packtool.lock import locked
 from packtool.manifest import (
     CARD_NAME,
@@ -32,7 +32,8 @@ _LOCK = "lock"
 _COMMAND = "command.json"
 _READY = "ready"
 _REMOVE = "remove.json"
-_KNOWN_IN_PARTIAL = frozenset({_LOCK, _COMMAND, _READY, _REMOVE, "store", "plan", "units.txt", "shards"})
+_STORE = "store"
+_WORK = ("plan", "units.txt", "shards", _READY)
 
 
 class Standing(Enum):
@@ -93,16 +94,24 @@ class OutputFolder:
                 raise Misuse(f"{self.path}: a link to nowhere")
             return Standing.FREE
         if not self.path.is_dir():
-            raise Misuse(f"{self.path}: exists and is not a folder")
-        if (self.partial / _COMMAND).is_file():
+            raise Misuse(f"{self.path}: exists and is not a folder; choose another name")
+        if self.partial.is_symlink():
+            raise Misuse(f"{self.partial}: a link; remove it, or choose another folder")
+        if self.is_publishing():
             return Standing.UNFINISHED
         names = sorted(entry.name for entry in self.path.iterdir() if entry.name != PARTIAL_NAME)
         if MANIFEST_NAME in names:
             return Standing.FINISHED
+        if self.is_begun():
+            return Standing.UNFINISHED
         if names:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise Misuse(f"{self.path}: not empty ({shown}) and not a packed dataset; choose another folder")
         return Standing.FREE
+
+    def is_begun(self) -> bool:
+        """Whether a run was begun here and not ended, perhaps beside a finished dataset that it is to replace."""
+        return (self.partial / _COMMAND).is_file()
 
     def unfinished_command(self) -> dict[str, Any]:
         """What the unfinished run here was asked to do; empty where that cannot be read."""
@@ -120,14 +129,23 @@ class OutputFolder:
     def release(self) -> None:
         """The run ended by itself, without a dataset: what it tokenized stays, but holds no other command up."""
         (self.partial / _COMMAND).unlink(missing_ok=True)
-        for name in sorted(_KNOWN_IN_PARTIAL - {_LOCK, _COMMAND, "store"}):
-            _remove(self.partial / name)
+        self._remove_partial(*_WORK, _REMOVE, _COMMAND)
 
     def forget_unfinished(self) -> None:
         """Remove what an unfinished run left, but not the lock, nor anything packtool did not write."""
-        for name in sorted(_KNOWN_IN_PARTIAL - {_LOCK, _COMMAND}):
-            _remove(self.partial / name)
-        (self.partial / _COMMAND).unlink(missing_ok=True)
+        # Publishing goes on after a stop as long as its mark is there, so the mark goes after what it needs.
+        self._remove_partial(_STORE, *_WORK, _REMOVE, _COMMAND)
+
+    def tidy(self, command: dict[str, Any]) -> None:
+        """Remove what a run of ``command``, stopped after it had published the dataset here, had no time to.
+
+        Raises:
+            Misuse: another run is at work here.
+        """
+        if self.partial.is_dir():
+            with self.opened():
+                if not self.is_begun() or self.unfinished_command() == command:
+                    self.forget_unfinished()
 
     def is_publishing(self) -> bool:
         """Whether an earlier run got as far as publishing, and was stopped there."""
@@ -137,6 +155,9 @@ class OutputFolder:
         """Take away the dataset that stands here, if any, and move the finished files to their places.
 
         Stopped anywhere and called again, it goes on where it was.
+
+        Raises:
+            Misuse: a file that packtool did not write is in the way.
         """
         marker = self.partial / _REMOVE
         if not marker.is_file():
@@ -149,10 +170,18 @@ class OutputFolder:
             write_atomic(marker, b"[]")
         for name in publishing_order(_names_below(self.ready)):
             target = self.path / name
-            target.parent.mkdir(exist_ok=True)
+            if target.parent != self.path:
+                target.parent.mkdir(exist_ok=True)
+                fsync_folder(self.path)
             (self.ready / name).replace(target)
             fsync_folder(target.parent)
         self.forget_unfinished()
+
+    def _remove_partial(self, *names: str) -> None:
+        for name in names:
+            for unfinished in self.partial.glob(f"{name}{TEMPORARY_MARK}*"):
+                _remove(unfinished)
+            _remove(self.partial / name)
 
 
 def publishing_order(names: Sequence[str]) -> list[str]:
@@ -180,6 +209,8 @@ def written_names(folder: Path) -> list[str]:
         manifest: Manifest = read_manifest(folder)
     except BadData as error:
         raise Misuse(f"{error}; nothing is overwritten, choose another folder or remove this one") from None
+    if (folder / TOKENIZER_FOLDER).is_symlink():
+        raise Misuse(f"{folder / TOKENIZER_FOLDER}: a link, which packtool did not make; remove it first")
     names = [shard.name for shard in manifest.shards] + [file.name for file in manifest.files]
     return [*names, RUN_NAME, MANIFEST_NAME]
 
@@ -192,8 +223,10 @@ def _refuse_collisions(folder: Path, new: Sequence[str], old: Sequence[str]) -> 
 
 def _take_away(folder: Path, names: Sequence[str]) -> None:
     for name in removing_order(names):
-        (folder / name).unlink(missing_ok=True)
-        fsync_folder(folder)
+        path = folder / name
+        if os.path.lexists(path):
+            path.unlink()
+            fsync_folder(path.parent)
     try:
         (folder / TOKENIZER_FOLDER).rmdir()
     except OSError:

@@ -28,6 +28,7 @@ GROUP_PACKS = 4_096
 GROUP_DOCUMENTS = 2_000_000
 """A group of very short documents is smaller than asked for, so that planning it stays within bounds."""
 _FLUSH_BYTES = 32 << 20
+_BLOCK_CUTS = 1 << 16
 
 Records = NDArray[np.void]
 
@@ -108,7 +109,7 @@ class PlanCounts:
     """Documents in the packs, by their length before any cut."""
     segment_lengths: Counter[int] = field(default_factory=Counter)
     piece_lengths: Counter[int] = field(default_factory=Counter)
-    """What was to be planned: the lower bound follows from it."""
+    """What was to be planned and is in a pack: the lower bound follows from it."""
     cut_rows: Counter[str] = field(default_factory=Counter)
     cut_tokens: Counter[str] = field(default_factory=Counter)
 
@@ -132,13 +133,15 @@ class Plan:
     def cuts(self) -> Iterator[Records]:
         """What was cut before planning, in blocks, by document, then offset."""
         with (self.folder / "cuts.bin").open("rb") as file:
-            while raw := file.read(CUT.itemsize * 65_536):
+            while raw := file.read(CUT.itemsize * _BLOCK_CUTS):
                 yield np.frombuffer(raw, CUT)
 
-    def untrained(self) -> Records:
-        """The segments of packs that were left out for want of a trained token, by document, then offset."""
+    def untrained(self) -> Iterator[Records]:
+        """The segments of packs that were left out for want of a trained token, likewise."""
         cuts = np.fromfile(self.folder / "untrained.bin", CUT)
-        return cuts[np.lexsort((cuts["offset"], cuts["doc_id"]))]
+        order = np.lexsort((cuts["offset"], cuts["doc_id"]))
+        for start in range(0, len(order), _BLOCK_CUTS):
+            yield cuts[order[start : start + _BLOCK_CUTS]]
 
 
 def read_packs(folder: Path, first_pack: int, stop_pack: int) -> tuple[Records, NDArray[np.int32]]:
@@ -248,15 +251,24 @@ class _PlanWriter:
         return GroupSize(len(pack_segments), tokens)
 
     def settle_untrained_documents(self) -> None:
-        """A document is out of the packs only if all of its tokens are."""
+        """Count anew what packs without a trained token took away.
+
+        A document is out only if all of its tokens are; nothing that is out needs a place. Strategies that keep
+        untrained segments plan whole documents, so a document here was one piece.
+        """
         self._untrained.flush()
         cuts = np.fromfile(self.folder / "untrained.bin", CUT)
         doc_ids, first, place = np.unique(cuts["doc_id"], return_index=True, return_inverse=True)
         left_out = np.bincount(place, cuts["length"], len(doc_ids)).astype(np.int64)
-        gone = left_out == cuts["whole"][first]
-        self.counts.documents -= int(gone.sum())
-        self.counts.document_lengths.subtract(cuts["whole"][first][gone].tolist())
-        self.counts.document_lengths += Counter()  # drops what came to nothing
+        whole = cuts["whole"][first]
+        gone = left_out == whole
+        counts = self.counts
+        counts.documents -= int(gone.sum())
+        counts.document_lengths.subtract(whole[gone].tolist())
+        counts.document_lengths += Counter()  # drops what came to nothing
+        counts.piece_lengths.subtract(whole.tolist())
+        counts.piece_lengths.update((whole - left_out)[~gone].tolist())
+        counts.piece_lengths += Counter()
 
     def _write_cuts(self, file: BinaryIO, index: int, documents: UnitDocuments, found: "_Cuts") -> None:
         unit = self._units[index]
@@ -295,8 +307,7 @@ class _PlanWriter:
         doubtful = np.repeat(~np.logical_or.reduceat(trains, starts), pack_segments)
         if not doubtful.any():
             return segments, pack_segments
-        for unit, documents, chosen in self._by_unit(segments, np.flatnonzero(doubtful)):
-            del unit
+        for _, documents, chosen in self._by_unit(segments, np.flatnonzero(doubtful)):
             part = segments[chosen]
             trained = trained_in(_runs(documents), part["document"], part["offset"], part["length"])
             trains[chosen] = trained > 0

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from packtool import __version__
 from packtool.accounts import ReadingAccounts
@@ -42,16 +43,17 @@ from packtool.manifest import (
     ShardEntry,
     TokenCounts,
     TokenizerEntry,
+    combined_digest,
     read_manifest,
 )
-from packtool.output import OutputFolder, Standing
+from packtool.output import OutputFolder, Standing, written_names
 from packtool.packing.pieces import Cut
 from packtool.planning import Plan, Records, cut_shards, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
 from packtool.readers import Unit, cut_units, limit_units, open_unit
 from packtool.rejects import Reject, write_rejects
-from packtool.shards import ShardInfo, shard_name
-from packtool.sources import Compression, shown
+from packtool.shards import MOST_SHARDS, ShardInfo, shard_name
+from packtool.sources import Compression, Kind, shown
 from packtool.token_store import TokenStore
 from packtool.tokenizing import TokenizeTask, tokenize_unit
 
@@ -73,21 +75,25 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
     """
     output = OutputFolder(config.output)
     standing = output.standing()
-    job = settle(config)
+    job = settle(config, _recorded_options(output))
     for warning in job.found.warnings:
         on_event(Notice(warning, warning=True))
-    if standing is Standing.FINISHED and not config.overwrite:
-        return _already_done(job, output, on_event)
+    if standing is Standing.FINISHED:
+        if not config.overwrite:
+            manifest = _already_done(job, output, on_event)
+            output.tidy(job.command)
+            return manifest
+        written_names(output.path)  # what cannot be replaced in the end is said before the work
     with output.opened():
         standing = output.standing()
         if standing is Standing.FINISHED and not config.overwrite:
             raise Misuse(f"{output.path}: another run has just finished here; choose another folder, or --overwrite it")
-        if standing is Standing.UNFINISHED:
+        if output.is_begun():
             _continue_or_refuse(job, output, on_event)
-            if output.is_publishing():
-                output.publish()
-                if not config.overwrite:
-                    return _already_done(job, output, on_event)
+        if output.is_publishing():
+            output.publish()
+            if not config.overwrite:
+                return _already_done(job, output, on_event)
         output.begin(job.command)
         try:
             return _run(job, output, on_event)
@@ -111,6 +117,17 @@ def _run(job: Job, output: OutputFolder, on_event: Listener) -> Manifest:
     _write_run_file(job, accounts, output, started, seconds)
     output.publish()
     return manifest
+
+
+def _recorded_options(output: OutputFolder) -> dict[str, Any]:
+    """The options of the run that the folder has, unfinished or finished; empty where there is none to read."""
+    if output.is_begun():
+        options = output.unfinished_command().get("options")
+        return options if isinstance(options, dict) else {}
+    try:
+        return read_manifest(output.path).options
+    except BadData:
+        return {}
 
 
 # --- earlier runs --------------------------------------------------------------------------------------------
@@ -150,6 +167,14 @@ def _already_done(job: Job, output: OutputFolder, on_event: Listener) -> Manifes
             raise Misuse(
                 f"{output.path}: was packed from other data: {shown(source.path)} has changed since; "
                 "choose another folder, or --overwrite it"
+            )
+    sizes = {file.name: file.bytes for file in manifest.files} | {shard.name: shard.bytes for shard in manifest.shards}
+    for name, size in sizes.items():
+        path = output.path / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise Misuse(
+                f"{path}: is not as this command left it (packtool verify tells more); "
+                f"choose another folder, or --overwrite {output.path}"
             )
     on_event(Notice("this command is done already; nothing was changed"))
     return manifest
@@ -201,18 +226,22 @@ def _tokenize(job: Job, store: TokenStore, on_event: Listener) -> ReadingAccount
             accounts.add(unit)
             on_event(Progress(Stage.TOKENIZE, accounts.bytes, total, "bytes", accounts.tokens))
     accounts.finish()
+    if total is not None:
+        # What is no record, such as the brackets of an array or a footer, is in no unit.
+        on_event(Progress(Stage.TOKENIZE, total, total, "bytes", accounts.tokens))
     if accounts.reused_units:
         on_event(Notice(f"{accounts.reused_units} of {len(accounts.units)} parts of the input were tokenized before"))
     for entry, source in zip(accounts.entries(), job.sources, strict=True):
-        if not entry.records and config.limit is None:
+        # An empty file has been warned of already.
+        if not entry.records and config.limit is None and source.path.stat().st_size:
             on_event(Notice(f"{shown(source.path)}: holds no records", warning=True))
     return accounts
 
 
 def _total_bytes(job: Job) -> int | None:
-    if job.config.limit is not None or any(source.compression is not Compression.NONE for source in job.sources):
-        return None
-    return sum(source.path.stat().st_size for source in job.sources)
+    """Of all sources; None where nobody knows how much of them will be read, or has been."""
+    known = all(source.compression is Compression.NONE and source.kind is not Kind.ARROW for source in job.sources)
+    return sum(source.path.stat().st_size for source in job.sources) if known and job.config.limit is None else None
 
 
 # --- tokens to packs -----------------------------------------------------------------------------------------
@@ -250,6 +279,8 @@ def _write_shards(
         row_group, ranges = cut_shards(plan.groups, config.shard_tokens, config.shards, job.row_group_packs)
     except ValueError:
         raise BadData(f"--shards {config.shards}: there are only {plan.packs:,} packs to put into them") from None
+    if len(ranges) > MOST_SHARDS:
+        raise BadData(f"{len(ranges):,} shards, more than {MOST_SHARDS:,}; raise --shard-tokens and --group-tokens")
     units_file = output.partial / "units.txt"
     write_units(
         (
@@ -356,11 +387,11 @@ def _file_entry(folder: Path, name: str) -> FileEntry:
 
 
 def _rejects(job: Job, accounts: ReadingAccounts, plan: Plan) -> Iterator[Reject]:
-    blocks = (accounts.rejects(), _cut_rows(plan.cuts(), job, accounts), _cut_rows([plan.untrained()], job, accounts))
-    return heapq.merge(*blocks, key=lambda row: (row.doc_id, row.offset))
+    rows = (accounts.rejects(), _cut_rows(plan.cuts(), job, accounts), _cut_rows(plan.untrained(), job, accounts))
+    return heapq.merge(*rows, key=lambda row: (row.doc_id, row.offset))
 
 
-def _cut_rows(blocks: Iterator[Records] | list[Records], job: Job, accounts: ReadingAccounts) -> Iterator[Reject]:
+def _cut_rows(blocks: Iterator[Records], job: Job, accounts: ReadingAccounts) -> Iterator[Reject]:
     names = {index: source.name for index, source in enumerate(job.sources)}
     entries = accounts.entries()
     index = 0
@@ -377,7 +408,7 @@ def _cut_rows(blocks: Iterator[Records] | list[Records], job: Job, accounts: Rea
 _DETAILS = {
     "overlong": "{whole} tokens, over max_length {max_length}",
     "truncated": "cut off: the document has {whole} tokens, max_length is {max_length}",
-    "nothing_to_train": "no token of it carries loss (the first never does); the document has {whole} tokens",
+    "nothing_to_train": "no token of it carries loss (the first never does); tokens in the document: {whole}",
 }
 
 
@@ -391,8 +422,7 @@ def _manifest(
     counts, special = plan.counts, job.special
     into = accounts.records - accounts.bad_records
     truncated = counts.cut_tokens["truncated"]
-    rejected_tokens = Counter(dict.fromkeys(accounts.rejected, 0)) | counts.cut_tokens
-    content = hashlib.sha256("".join(shard.content_digest for shard in shards).encode())
+    rejected = accounts.rejected + counts.cut_rows
     return Manifest(
         format_version=1,
         packtool_version=__version__,
@@ -429,8 +459,9 @@ def _manifest(
             truncated=truncated,
             trained=sum(shard.trained_tokens for shard in shards),
         ),
-        rejected=dict(sorted((accounts.rejected + counts.cut_rows).items())),
-        rejected_tokens={reason: rejected_tokens[reason] for reason in sorted(accounts.rejected + counts.cut_rows)},
+        rejected=dict(sorted(rejected.items())),
+        notes=dict(sorted(accounts.notes.items())),
+        rejected_tokens={reason: counts.cut_tokens[reason] for reason in sorted(rejected)},
         strategy=job.rules.strategy.name,
         max_length=job.rules.max_length,
         padded=job.config.pad,
@@ -444,7 +475,7 @@ def _manifest(
         groups=len(plan.groups),
         shards=shards,
         files=files,
-        content_digest=content.hexdigest(),
+        content_digest=combined_digest(shard.content_digest for shard in shards),
     )
 
 

@@ -34,6 +34,15 @@ _REMEDIES = {
     "empty": "these records hold no text to train on",
     "nothing_to_train": "no token of these carries loss",
     "template_error": "see rejects.jsonl for what the template said",
+    "span_unprovable": "what trains in them cannot be told; a template with generation marks helps",
+    "bad_role": "see rejects.jsonl for the roles",
+    "unsupported_part": "they hold parts that are no text",
+}
+
+_NOTES = {
+    "torn_border": "have a token across prompt and completion; it trains",
+    "spells_special_token": "spell a special token, which they become",
+    "parsed_arguments": "had tool arguments as text, parsed for the template",
 }
 
 
@@ -201,6 +210,8 @@ def _summary_rows(manifest: Manifest) -> list[tuple[str, str]]:
         ("packs", f"{manifest.packs:,} of at most {manifest.max_length:,} tokens ({bound})"),
         ("fill", f"{percent(fill)} ({manifest.strategy})"),
     ]
+    for note, count in manifest.notes.items():
+        rows.append(("note", f"{count:,} {'record' if count == 1 else 'records'} {_NOTES.get(note, note)}"))
     if manifest.padded:
         rows.append(("padding", f"{entry.pad!r} ({entry.pad_origin})"))
     if manifest.limited:

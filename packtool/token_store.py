@@ -11,7 +11,7 @@ a unit that is there needs no encoding again, whichever run or source it belongs
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,6 +62,8 @@ class UnitSummary:
     encoder: str
     rejects: tuple[UnitReject, ...]
     """In row order."""
+    notes: dict[str, int]
+    """How many records there is something to say of, by what that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,15 @@ class UnitWriter:
         self._batches.append((checksums, documents.lengths, documents.run_counts, runs))
 
     def finish(
-        self, *, digest: str, bytes: int, rows: int, records: int, encoder: str, rejects: Sequence[UnitReject]
+        self,
+        *,
+        digest: str,
+        bytes: int,
+        rows: int,
+        records: int,
+        encoder: str,
+        rejects: Sequence[UnitReject],
+        notes: Mapping[str, int] | None = None,
     ) -> UnitSummary:
         """Write what was gathered and say what the unit holds."""
         self._ids.flush()
@@ -208,6 +218,7 @@ class UnitWriter:
             tokens=self._tokens,
             encoder=encoder,
             rejects=tuple(rejects),
+            notes=dict(sorted((notes or {}).items())),
         )
         write_synced(self._folder / _UNIT, json.dumps(asdict(summary)).encode())
         return summary
@@ -220,7 +231,8 @@ class UnitWriter:
 
 
 def _is_sound(summary: UnitSummary) -> bool:
-    counts = (summary.bytes, summary.rows, summary.records, summary.documents, summary.runs, summary.tokens)
+    counts = [summary.bytes, summary.rows, summary.records, summary.documents, summary.runs, summary.tokens]
+    counts += summary.notes.values()
     places = [place for reject in summary.rejects for place in (reject.row, reject.record)]
     texts = [summary.encoder, *(text for reject in summary.rejects for text in (reject.reason, reject.detail))]
     return (

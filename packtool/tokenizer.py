@@ -23,7 +23,8 @@ from packtool.files import sha256_of
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_FILE = "special_tokens_map.json"
-KEPT_FILES = (TOKENIZER_FILE, CONFIG_FILE, SPECIAL_FILE, "chat_template.jinja")
+TEMPLATE_FILE = "chat_template.jinja"
+KEPT_FILES = (TOKENIZER_FILE, CONFIG_FILE, SPECIAL_FILE, TEMPLATE_FILE)
 """What is copied into a dataset: enough to decode it and to load the tokenizer in transformers."""
 
 _PROBES = ("a", "the 1 quick", "\n ")
@@ -171,7 +172,7 @@ def settle_special_tokens(
     files: TokenizerFiles,
     tokenizer: Tokenizer,
     *,
-    renders_text: bool,
+    adds_tokens: bool,
     bos: AddToken,
     eos: AddToken,
     eos_token: str | None,
@@ -182,7 +183,7 @@ def settle_special_tokens(
     Args:
         files: where the tokenizer and its configs are.
         tokenizer: as loaded, with its post-processor.
-        renders_text: whether documents are made from strings; documents that come as tokens get nothing added.
+        adds_tokens: whether documents are made from strings; tokens and rendered chats get nothing added.
         bos: ``auto`` takes what the tokenizer's own post-processor puts in front.
         eos: ``auto`` means yes.
         eos_token: the token's text, instead of the config's.
@@ -196,10 +197,12 @@ def settle_special_tokens(
     special = files.config(SPECIAL_FILE)
     known_eos = _special(tokenizer, "eos_token", eos_token, "--eos-token", config, special)
     pad = _pad(_special(tokenizer, "pad_token", pad_token, "--pad-token", config, special), known_eos)
-    if not renders_text:
+    if not adds_tokens:
         for option, value in (("--bos", bos), ("--eos", eos)):
             if value is AddToken.YES:
-                raise Misuse(f"{option} yes: records of tokens are taken as they are; nothing is added to them")
+                raise Misuse(
+                    f"{option} yes: nothing is added to records of tokens, nor to what a chat template renders"
+                )
         return SpecialTokens((), NO_TOKEN, NO_TOKEN, pad)
     bos_ids, bos_entry = _bos(files, tokenizer, bos, config, special)
     if eos is AddToken.NO:
@@ -213,6 +216,83 @@ def settle_special_tokens(
             f"beside it, or give --eos-token TOKEN{_suffix_hint(files, tokenizer)}"
         )
     return SpecialTokens(bos_ids, bos_entry, known_eos, pad)
+
+
+def chat_templates(files: TokenizerFiles, asked: str | None) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The chat templates of a tokenizer, or the one that was asked for.
+
+    Args:
+        files: where the tokenizer is.
+        asked: a file, or the name of one of the tokenizer's templates; None for what it has: chat_template.jinja,
+            else tokenizer_config.json.
+
+    Returns:
+        (name, source) pairs with a "default", and perhaps a "tool_use" for conversations with tools; and where
+        they come from.
+
+    Raises:
+        Misuse: there is none, or none by that name; a file cannot be read.
+    """
+    if asked is not None and (path := _path_of(asked)) is not None and path.is_file():
+        return (("default", _read_template(path)),), asked
+    templates, origin = _own_templates(files)
+    if asked is not None:
+        if asked not in templates:
+            known = f"it has {', '.join(sorted(templates))}" if templates else "it has none"
+            raise Misuse(f"--chat-template {asked}: neither a file nor a template of {files.name} ({known})")
+        return (("default", templates[asked]),), f"{origin} ({asked})"
+    if "default" not in templates:
+        raise Misuse(
+            f"{files.name}: the tokenizer has no chat template, and the records are conversations; "
+            "give --chat-template FILE"
+        )
+    return tuple((name, templates[name]) for name in ("default", "tool_use") if name in templates), origin
+
+
+def special_token_texts(files: TokenizerFiles, tokenizer: Tokenizer) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """What a chat template sees of the special tokens, and all of their texts.
+
+    Returns:
+        (name, text) pairs such as ("bos_token", "<s>"), from the config files; the texts of all special tokens.
+    """
+    named: dict[str, str] = {}
+    for file in (SPECIAL_FILE, CONFIG_FILE):
+        for name, value in files.config(file).items():
+            if name.endswith("_token") and (text := _content(value)):
+                named[name] = text
+    added = tokenizer.get_added_tokens_decoder().values()
+    return tuple(sorted(named.items())), sorted(token.content for token in added if token.special)
+
+
+def _own_templates(files: TokenizerFiles) -> tuple[dict[str, str], str]:
+    """The tokenizer's templates by name, and the file they are in."""
+    templates: dict[str, str] = {}
+    origin = CONFIG_FILE
+    config = files.config(CONFIG_FILE).get("chat_template")
+    if isinstance(config, str):
+        templates["default"] = config
+    elif isinstance(config, list):
+        templates |= {
+            entry["name"]: entry["template"]
+            for entry in config
+            if isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("name", "template"))
+        }
+    for path in sorted((files.path.parent / "additional_chat_templates").glob("*.jinja")):
+        templates[path.stem] = _read_template(path)
+    for path in files.files:
+        if path.name == TEMPLATE_FILE:
+            templates["default"] = _read_template(path)
+            origin = str(path)
+    return templates, origin
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise Misuse(f"{path}: cannot read the chat template: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Misuse(f"{path}: the chat template is not UTF-8") from None
 
 
 _LONGEST_HUB_NAME = 200

@@ -5,6 +5,7 @@ A pure task: what it stores depends on the unit's content and the recipe alone.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -20,12 +21,15 @@ from packtool.errors import BadData, Refusal
 from packtool.formats import RecordShape, columns_read, renderer, token_fields
 from packtool.readers import Unit, open_unit
 from packtool.rendering import Rendered
+from packtool.rendering.chat import ChatSettings
 from packtool.token_store import STORE_FORMAT, TokenStore, UnitReject, UnitSummary, UnitWriter
 from packtool.tokenized import Tokenized, read_tokens
 from packtool.tokenizer import TokenizerFiles
 
 BATCH_RECORDS = 1_000
 BATCH_CHARACTERS = 1 << 20
+TORN_BORDER = "torn_border"
+"""Note: one token has the end of the prompt and the start of the completion; it trains."""
 PASS_THROUGH = "none"
 """The name of the encoder of records that are tokens already."""
 
@@ -42,6 +46,8 @@ class Recipe:
     eos_id: int | None
     shape: RecordShape
     max_record_bytes: int
+    chat: ChatSettings | None = None
+    """How conversations are rendered, where the records are some."""
 
     @property
     def key(self) -> str:
@@ -66,6 +72,8 @@ def _key(recipe: Recipe) -> str:
             "tokenizers": version("tokenizers"),
             "jinja2": version("jinja2"),
         }
+    if recipe.chat is not None:
+        facts["chat"] = {**asdict(recipe.chat), "origin": ""}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
 
 
@@ -102,9 +110,10 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
     digest = reader.digest
     if (stored := store.find(digest)) is not None:
         return TokenizedUnit(task.unit.source, task.unit.index, stored, reused=True)
-    workshop = _workshop(recipe)
+    workshop = _workshop(recipe, reader.columnar)
     batch = _Batch()
     rejects: list[UnitReject] = []
+    notes: Counter[str] = Counter()
     records = 0
     with store.writing(digest) as writer:
         for row, record in reader.records():
@@ -114,10 +123,10 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
             else:
                 batch.add(made, row, records)
                 if batch.is_full:
-                    rejects += _store(batch, workshop, writer)
+                    rejects += _store(batch, workshop, writer, notes)
                     batch = _Batch()
             records += 1
-        rejects += _store(batch, workshop, writer)
+        rejects += _store(batch, workshop, writer, notes)
         summary = writer.finish(
             digest=digest,
             bytes=reader.size,
@@ -125,6 +134,7 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
             records=records,
             encoder=workshop.encoder,
             rejects=sorted(rejects, key=lambda reject: reject.row),
+            notes=notes,
         )
     return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=False)
 
@@ -138,8 +148,8 @@ class _Workshop:
     encoder: str
 
 
-@lru_cache(maxsize=2)
-def _workshop(recipe: Recipe) -> _Workshop:
+@lru_cache(maxsize=4)
+def _workshop(recipe: Recipe, columnar: bool) -> _Workshop:
     # A worker serves one recipe for hundreds of units; loading a large tokenizer takes a second.
     if recipe.shape.format is FormatName.TOKENS:
         fields = token_fields(recipe.shape)
@@ -150,8 +160,13 @@ def _workshop(recipe: Recipe) -> _Workshop:
         )
     if recipe.tokenizer.digest != recipe.tokenizer_digest:
         raise BadData(f"{recipe.tokenizer.path}: the tokenizer changed since the run began; run again")
-    encoder = TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id)
-    return _Workshop(renderer(recipe.shape), encoder.encode, encoder.name)
+    encoder = _encoder(recipe)
+    return _Workshop(renderer(recipe.shape, recipe.chat, columnar=columnar), encoder.encode, encoder.name)
+
+
+@lru_cache(maxsize=1)
+def _encoder(recipe: Recipe) -> TextEncoder:
+    return TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id)
 
 
 class _Batch:
@@ -172,11 +187,14 @@ class _Batch:
         return len(self.made) >= BATCH_RECORDS or self._size >= BATCH_CHARACTERS
 
 
-def _store(batch: _Batch, workshop: _Workshop, writer: UnitWriter) -> list[UnitReject]:
-    """Encode and store a batch; gives the records that have no token."""
+def _store(batch: _Batch, workshop: _Workshop, writer: UnitWriter, notes: Counter[str]) -> list[UnitReject]:
+    """Encode and store a batch; gives the records that have no token, and counts what is worth a note."""
     if not batch.made:
         return []
     documents = workshop.encode(batch.made)
+    notes.update(note for made in batch.made if isinstance(made, Rendered) for note in made.notes)
+    if documents.torn_borders:
+        notes[TORN_BORDER] += documents.torn_borders
     kept = documents.lengths > 0
     rows = [row for (row, _), keep in zip(batch.places, kept, strict=True) if keep]
     whole = replace(documents, lengths=documents.lengths[kept], run_counts=documents.run_counts[kept])

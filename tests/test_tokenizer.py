@@ -28,7 +28,7 @@ CONFIG = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def settle(files: TokenizerFiles, **options: Any) -> SpecialTokens:
-    chosen: dict[str, Any] = {"renders_text": True, "bos": AUTO, "eos": AUTO, "eos_token": None, "pad_token": None}
+    chosen: dict[str, Any] = {"adds_tokens": True, "bos": AUTO, "eos": AUTO, "eos_token": None, "pad_token": None}
     return settle_special_tokens(files, load(files), **{**chosen, **options})
 
 
@@ -298,7 +298,7 @@ def test_where_the_config_says_otherwise_auto_stops_and_names_both(
     assert "--bos yes or --bos no" in message
     assert settle(files, bos=YES).bos_ids == (0,)
     assert settle(files, bos=NO).bos_ids == ()
-    assert settle(files, renders_text=False).bos_ids == ()
+    assert settle(files, adds_tokens=False).bos_ids == ()
 
 
 def test_another_bos_token_in_the_config_is_a_contradiction_too(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_without_a_known_eos_both_ways_out_are_named(tmp_path: Path) -> None:
 def test_no_eos_is_needed_where_none_is_added(tmp_path: Path) -> None:
     files = made(tmp_path, config={"eos_token": "<|end|>"})
     assert settle(files, eos=NO).eos == NO_TOKEN
-    assert settle(files, renders_text=False).eos == NO_TOKEN
+    assert settle(files, adds_tokens=False).eos == NO_TOKEN
 
 
 def test_a_named_token_must_be_in_the_vocabulary(tmp_path: Path) -> None:
@@ -390,10 +390,10 @@ def test_a_named_token_must_be_in_the_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["bos", "eos"])
 def test_nothing_is_added_to_records_of_tokens(option: str, tmp_path: Path) -> None:
     files = made(tmp_path, "<s> $A")
-    special = settle(files, renders_text=False)
+    special = settle(files, adds_tokens=False)
     assert (special.bos_ids, special.bos, special.eos) == ((), NO_TOKEN, NO_TOKEN)
     assert f"--{option} yes: records of tokens are taken as they are" in refusal(
-        files, renders_text=False, **{option: YES}
+        files, adds_tokens=False, **{option: YES}
     )
 
 

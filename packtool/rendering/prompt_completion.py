@@ -30,7 +30,8 @@ def render(record: Mapping[str, Any], make_prompt: PromptMaker, completion_colum
     if not completion.strip():
         state = "holds only white space" if completion else "is empty"
         return Refusal("empty", f"field {completion_column!r} {state}")
-    return Rendered(prompt + completion, ((len(prompt), len(prompt) + len(completion)),))
+    border = len(prompt)
+    return Rendered(prompt + completion, ((border, border + len(completion)),), border=border)
 
 
 def column_prompt(column: str) -> PromptMaker:

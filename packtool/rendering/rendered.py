@@ -16,6 +16,10 @@ class Rendered:
     text: str
     spans: tuple[tuple[int, int], ...] | None = None
     """Half-open character spans that carry loss, rising and disjoint; None: all of the text."""
+    notes: tuple[str, ...] = ()
+    """What is worth counting about it."""
+    border: int | None = None
+    """Where a prompt ends and its completion begins."""
 
 
 Renderer = Callable[[Mapping[str, Any]], Rendered | Refusal]
