@@ -14,7 +14,9 @@ demo: $(RUN_STAMP)
 	@echo
 	$(BIN)/packtool pack sample_data/instructions.jsonl -o demo/instructions -t sample_data/tokenizer -L 2048
 	@echo
-	$(BIN)/packtool stats demo/text demo/instructions
+	$(BIN)/packtool pack sample_data/chat.jsonl -o demo/chat -t sample_data/tokenizer -L 2048 --overlong truncate_turns
+	@echo
+	$(BIN)/packtool stats demo/text demo/instructions demo/chat
 
 test: $(DEV_STAMP)
 	$(BIN)/pytest -n auto -m "not soak"
@@ -28,7 +30,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/mypy
 
 bench: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m tests.bench
 
 clean:
 	rm -rf .venv demo
