@@ -275,10 +275,11 @@ def print_stats(datasets: Sequence[DatasetStats]) -> None:
     for name, values in _stats_rows(datasets):
         table.add_row(Text(name, style="bold"), *(Text(value) for value in values))
     shown.print(table)
-    for dataset in datasets:
-        title = f" of {safe(dataset.path)}" if len(datasets) > 1 else ""
-        _print_histogram(shown, f"document lengths{title}", dataset.document_length_histogram, _length_label)
-        _print_histogram(shown, f"fill of packs{title}", dataset.fill_histogram, _fill_label)
+    if len(datasets) > 1:
+        shown.print(Text("packtool stats with one dataset shows its histograms too", style="dim"))
+        return
+    _print_histogram(shown, "document lengths", datasets[0].document_length_histogram, _length_label)
+    _print_histogram(shown, "fill of packs", datasets[0].fill_histogram, _fill_label)
 
 
 def _stats_rows(datasets: Sequence[DatasetStats]) -> list[tuple[str, list[str]]]:
@@ -295,17 +296,18 @@ def _stats_rows(datasets: Sequence[DatasetStats]) -> list[tuple[str, list[str]]]
         row("tokens", lambda d: f"{d.tokens:,}"),
         row("  trained", lambda d: f"{d.trained_tokens:,} ({percent(d.trained_share)})"),
         row("fill", lambda d: percent(d.fill)),
-        row("  padded to max_length", lambda d: percent(d.padded_fill)),
-        row("  padded, batches of 8", lambda d: percent(d.batch_padded_fill)),
-        row("documents per pack", lambda d: f"{d.packing_factor:.2f}"),
+        row("  if padded to full", lambda d: percent(d.padded_fill)),
+        row("  if padded by 8", lambda d: percent(d.batch_padded_fill)),
+        row("documents a pack", lambda d: f"{d.packing_factor:.2f}"),
         row(
-            "segments (mid/p99/max)",
-            lambda d: f"{d.segments_per_pack.median:g} / {d.segments_per_pack.p99:.0f} / {d.segments_per_pack.max}",
+            "segments a pack",
+            lambda d: f"{d.segments_per_pack.median:g}, at most {d.segments_per_pack.max}",
         ),
-        row("attention cost", lambda d: f"{percent(d.attention_cost_share)} of full rows"),
+        row("attention cost", lambda d: percent(d.attention_cost_share)),
         row("bad records", lambda d: f"{d.left_out.bad_records:,}"),
-        row("left out", lambda d: f"{d.left_out.documents:,} documents, {d.left_out.tokens:,} tokens"),
-        row("truncated", lambda d: f"{d.truncated_documents:,} documents, {d.truncated_tokens:,} tokens"),
+        row("documents left out", lambda d: f"{d.left_out.documents:,}"),
+        row("tokens left out", lambda d: f"{d.left_out.tokens:,}"),
+        row("tokens cut off", lambda d: f"{d.truncated_tokens:,}"),
     ]
     for reason in sorted({reason for dataset in datasets for reason in dataset.rejected}):
         rows.append(row(f"  {reason}", lambda d, reason=reason: f"{d.rejected.get(reason, 0):,} rows"))
