@@ -58,13 +58,16 @@ MAX_WIDTH = 1_000
 """A width or precision in a format (``%9d``, ``{:>9}``), an indentation of JSON."""
 
 MAX_INTEGER = 1 << 2048
-"""No integer that a template computes reaches this: products of numbers at the limit still cost next to nothing."""
+"""No integer, given or computed, reaches this: products of numbers at the limit still cost next to nothing."""
 
 MAX_OTHER_KEYS = 128
 """Keys in one dict made by a template that are not text: numbers can be chosen so that all of them collide."""
 
 _ITEM = 8
 """What an item of a list or dict weighs, in characters."""
+
+_LONG = 64
+"""Characters from which on comparing a text is paid for, where it is frequent."""
 
 _CALL_STEPS = 8
 """What a call or an item through a lazy filter costs, beside what is called."""
@@ -97,7 +100,7 @@ class Meter:
     def start(self, size: int) -> None:
         """Begin a render over data of ``size`` characters (see ``weigh_plain``)."""
         # The middle terms let a template walk all of 1,000 messages once for each, or copy its whole text so.
-        self.steps = BASE_STEPS + min(size << 8, 8 * BASE_STEPS) + size
+        self.steps = BASE_STEPS + min(size << 9, 16 * BASE_STEPS) + size
         self.characters = BASE_CHARACTERS + min(size << 14, 16 * BASE_CHARACTERS) + (size << 8)
         self.depth = 0
 
@@ -156,8 +159,12 @@ def weigh_plain(value: Any, weights: dict[int, int], depth: int = 1) -> int:
     kind = type(value)
     if kind is str:
         return len(value) + _ITEM
-    if kind in _SCALARS:
-        return _ITEM + _digits(value) if kind is int else _ITEM
+    if kind is int:
+        if not -MAX_INTEGER < value < MAX_INTEGER:
+            raise NotPlain("a number of more than 600 digits")
+        return _ITEM + _digits(value)
+    if kind in _FIXED:
+        return _ITEM
     if depth > MAX_NESTING:
         raise NotPlain(f"lists and objects more than {MAX_NESTING} deep")
     size = _ITEM
@@ -197,13 +204,14 @@ def _marked(text: str, marks: Iterable[tuple[int, int, int]]) -> Marked:
     return result
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _joined(parts: Sequence[str], meter: Meter) -> str:
     """Join texts; generation blocks in them keep their places."""
     text = "".join(parts)
     marks: list[tuple[int, int, int]] = []
     position = 0
     for part in parts:
         if type(part) is Marked:
+            meter.step(len(part.marks))
             marks.extend((start + position, end + position, number) for start, end, number in part.marks)
         position += len(part)
     return _marked(text, marks) if marks else text
@@ -257,7 +265,7 @@ class _Function:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
 
 
@@ -316,8 +324,21 @@ class _GenerationBlock(jinja2.ext.Extension):
         return nodes.CallBlock(call, [], [], body).set_lineno(line)
 
 
-_NODE_COST: dict[type[nodes.Node], int] = {nodes.Call: 4, nodes.List: 4, nodes.Tuple: 4, nodes.Dict: 8}
-"""Nodes that cost more than one step: calls take time, literals take memory."""
+_NODE_COST: dict[type[nodes.Node], int] = {
+    nodes.Call: 4,
+    nodes.CallBlock: 8,
+    nodes.Dict: 8,
+    nodes.Filter: 2,
+    nodes.Getattr: 2,
+    nodes.Getitem: 2,
+    nodes.List: 4,
+    nodes.Macro: 8,
+    nodes.Tuple: 4,
+}
+"""Nodes that cost more than one step: calls and look-ups take time, literals take memory."""
+
+_SCOPED_BLOCK_COST = 2_000
+"""Steps of entering a scoped block: it copies all variables."""
 
 
 def _cost(body: Iterable[nodes.Node]) -> int:
@@ -331,7 +352,9 @@ def _cost(body: Iterable[nodes.Node]) -> int:
             waiting.extend(node.iter_child_nodes(exclude=("body", "test")))
         elif isinstance(node, nodes.CallBlock):
             waiting.append(node.call)
-        elif not isinstance(node, nodes.Macro | nodes.Block):
+        elif isinstance(node, nodes.Block):
+            total += _SCOPED_BLOCK_COST if node.scoped else 0
+        elif not isinstance(node, nodes.Macro):
             waiting.extend(node.iter_child_nodes())
     return total
 
@@ -339,7 +362,7 @@ def _cost(body: Iterable[nodes.Node]) -> int:
 def _is_small(node: nodes.Node) -> bool:
     """Whether comparing with it costs next to nothing: a short constant, or a few of them."""
     if isinstance(node, nodes.Const):
-        return not isinstance(node.value, str) or len(node.value) <= 64
+        return not isinstance(node.value, str) or len(node.value) <= _LONG
     if isinstance(node, nodes.List | nodes.Tuple):
         return len(node.items) <= 32 and all(isinstance(item, nodes.Const) and _is_small(item) for item in node.items)
     return False
@@ -411,11 +434,9 @@ class _Generator(jinja2.compiler.CodeGenerator):
                 frame.eval_ctx.volatile = True
 
     def visit_Concat(self, node: nodes.Concat, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
-        if frame.eval_ctx.volatile:
-            self.write("(environment.concat_markup if context.eval_ctx.autoescape else environment.concat_texts)")
-        else:
-            self.write(f"environment.concat_{'markup' if frame.eval_ctx.autoescape else 'texts'}")
-        self._arguments("", [node.nodes], frame, joined=True)
+        # Where only the run tells whether autoescape is on, jinja2 joins plain text.
+        kind = "markup" if frame.eval_ctx.autoescape and not frame.eval_ctx.volatile else "texts"
+        self._arguments(f"environment.concat_{kind}", [node.nodes], frame, joined=True)
 
     def visit_Add(self, node: nodes.BinExpr, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
         operands: list[nodes.Node] = [node.right]
@@ -461,6 +482,13 @@ class _Generator(jinja2.compiler.CodeGenerator):
             self.write(f" {jinja2.compiler.operators[operand.op]} ")
             self._arguments("environment.weigh", (operand.expr, nodes.Const(times)), frame)
         self.write(")")
+
+    def visit_Getattr(self, node: nodes.Getattr, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
+        if len(node.attr) > _LONG:  # looked up as an item: a long name is paid for there
+            node = nodes.Getitem(node.node, nodes.Const(node.attr), node.ctx, lineno=node.lineno)  # type: ignore[assignment]
+            self.visit_Getitem(node, frame)  # type: ignore[arg-type]
+        else:
+            super().visit_Getattr(node, frame)
 
     def visit_Getitem(self, node: nodes.Getitem, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
         if isinstance(node.arg, nodes.Slice):
@@ -589,7 +617,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Join pieces of output."""
         parts = pieces if type(pieces) is list else list(pieces)
         self.meter.made(sum(map(len, parts)))
-        return _joined(parts) if self._marking else "".join(parts)
+        return _joined(parts, self.meter) if self._marking else "".join(parts)
 
     def text(self, value: Any) -> str:
         """``str(value)``, for what has a text that is the same each time."""
@@ -618,9 +646,10 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if not self._marking or not text:
             return text
         self._blocks_rendered += 1
-        inner = text.marks if type(text) is Marked else ()
         if isinstance(text, Markup):
             return text
+        inner = text.marks if type(text) is Marked else ()
+        self.meter.step(len(inner))
         return _marked(text, (*inner, (0, len(text), self._blocks_rendered)))
 
     def concat_texts(self, values: Sequence[Any]) -> str:
@@ -659,7 +688,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 self.pay_for_escape(left)
                 self.pay_for_escape(right)
                 return left + right
-            return _joined((left, right))
+            return _joined((left, right), self.meter)
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):
             self.meter.made(_ITEM * (len(left) + len(right)))
         return _bounded(left + right)
@@ -706,7 +735,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             if key is not None and isinstance(values, dict):
                 self.pay_for_text(values.get(key))
                 whole = False
-        # Some keys, each as often as it is named; or else all that is there, and with both it is counted as well.
+        # A value with a key is paid for each time it is named; without keys all of them may be printed whole.
         if whole or pattern.count("%(") != pattern.count("%"):
             self.pay_for_text(values)
         self.meter.made(length)
@@ -774,6 +803,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """``obj[argument]``."""
         kind = type(argument)
         if kind is str:
+            if len(argument) > _LONG:
+                self.meter.read(4 * len(argument))
             if type(obj) is dict and argument in obj:
                 return obj[argument]
         elif kind is not int:
@@ -1368,6 +1399,12 @@ def _round(sandbox: Sandbox, value: Any, precision: int = 0, method: Any = "comm
 
 
 @pass_environment
+def _attr(sandbox: Sandbox, obj: Any, name: Any) -> Any:
+    sandbox.weigh(name, 16)
+    return jinja2.filters.do_attr(sandbox, obj, name)
+
+
+@pass_environment
 def _list(sandbox: Sandbox, value: Any) -> list[Any]:
     return list(sandbox.items(value))
 
@@ -1478,7 +1515,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     _SPEND: _spend,
     _SPREAD: _spread,
     "abs": abs,
-    "attr": jinja2.filters.do_attr,
+    "attr": _attr,
     "batch": _batch,
     "capitalize": _text_filter(jinja2.filters.do_capitalize),
     "center": _center,
