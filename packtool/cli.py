@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from packtool import __version__
-from packtool.errors import BadData, PacktoolError
+from packtool.errors import BadData, Misuse, PacktoolError
 
 app = typer.Typer(
     name="packtool",
     help="Pack a dataset offline, once: no padding, no token that sees another document, labels that are right.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -128,9 +128,9 @@ def pack(
     from packtool.config import PackConfig
     from packtool.run import pack as run
 
-    if "cache_dir" not in given and os.environ.get("PACKTOOL_CACHE"):
-        given["cache_dir"] = os.environ["PACKTOOL_CACHE"]
     options = PackConfig.checked(given) if config is None else PackConfig.from_toml(config, given)
+    if options.cache_dir is None and (cache := os.environ.get("PACKTOOL_CACHE")):
+        options = options.model_copy(update={"cache_dir": Path(cache).expanduser()})
     with terminal.progress(options.quiet) as listener:
         manifest = run(options, listener)
     if not options.quiet:
@@ -157,18 +157,42 @@ def stats(
 @app.command()
 def verify(
     dataset: Annotated[str, typer.Argument(metavar="OUT", help="A packed dataset.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="A local transformers model, or its config: check that it keeps the packed documents apart.",
+        ),
+    ] = None,
+    attention: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --model: eager, sdpa, flex_attention, ... [transformers' choice]"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Check everything a packed dataset promises."""
     from packtool import terminal
     from packtool.verification import verify as check
 
+    if attention is not None and model is None:
+        raise Misuse("--attention is of the model; give --model, too")
     report = check(dataset)
+    isolation = None
+    if model is not None and report.ok:
+        # Whatever a model's folder asks for, nothing is fetched.
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        from packtool.torch.local_model import check_dataset
+
+        isolation = check_dataset(dataset, model, attention)
     if json:
-        terminal.print_json(report.to_json())
+        ok = report.ok and (isolation is None or isolation.ok)
+        more = {} if isolation is None else {"isolation": isolation.to_json()}
+        terminal.print_json({**report.to_json(), "ok": ok, **more})
     else:
         terminal.print_report(report)
-    if not report.ok:
+        if isolation is not None:
+            terminal.print_isolation(isolation)
+    if not report.ok or (isolation is not None and not isolation.ok):
         raise typer.Exit(1)
 
 
@@ -179,7 +203,13 @@ def main() -> None:
 
 def _exit_code(arguments: list[str]) -> int:
     try:
-        code: Any = app(arguments, standalone_mode=False)
+        # Not app(): it would make other exceptions of Ctrl-C and of a pipe that is closed.
+        command = typer.main.get_command(app)
+        with command.make_context("packtool", arguments or ["--help"]) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return done.exit_code
     except _CLICK_ERROR as error:
         _print_error(_usage_line(error))
         return 2
@@ -192,12 +222,11 @@ def _exit_code(arguments: list[str]) -> int:
     except BrokenPipeError:
         # Whoever read our output has gone; that is no fault, and there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _print_error(f"{where}{error.strerror or error}; finished work is kept, run the same command again")
         return BadData.exit_code
-    return code if isinstance(code, int) else 0
+    return 0
 
 
 # Typer brings its own copy of click in some versions; the class that all usage errors share is found by name.

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -21,6 +21,9 @@ from packtool.manifest import Manifest
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.statistics import Bin, DatasetStats
 from packtool.verification import Check, VerifyReport
+
+if TYPE_CHECKING:
+    from packtool.torch.isolation import IsolationReport  # imports torch
 
 WIDTH = 80
 _PLAIN_SECONDS = 5.0
@@ -363,6 +366,39 @@ def _outcome(check: Check) -> str:
     if not check.faults:
         return "could not be checked"
     return "1 fault" if check.faults == 1 else f"{check.faults:,} faults"
+
+
+def print_isolation(report: "IsolationReport") -> None:
+    """Whether a model keeps documents apart, what was compared, and the cause where it does not."""
+    shown = console()
+    how = ", ".join(safe(part) for part in (report.model, report.attention, report.dtype) if part)
+    line = Text("  ok    " if report.ok else "  FAIL  ", style="green" if report.ok else "bold red")
+    line.append(f"{'isolation':<15}", style="bold")
+    line.append(f"{how}, {report.segments} segments", style="default")
+    shown.print(line)
+    for name, told in _isolation_rows(report):
+        shown.print(Text(f"          {name:<13}{told}"))
+    if report.cause:
+        shown.print(Text(f"          {safe(report.cause)}", style="red"))
+    verdict = {True: "keeps documents apart", False: "LEAKS between documents", None: "cannot be judged"}
+    agree = "" if report.ok or report.isolates is not True else ", but does not train as on documents alone"
+    shown.print()
+    shown.print(f"{safe(report.model)}: {verdict[report.isolates]}{agree}")
+
+
+def _isolation_rows(report: "IsolationReport") -> list[tuple[str, str]]:
+    rows = [("logits", f"{report.largest_difference:.1e} from those of the documents alone")]
+    if report.leaks:
+        worst = report.leaks[0]
+        rows.append(("leaks", f"segment {worst.source} into {worst.target} by {worst.difference:.1e}"))
+        if len(report.leaks) > 1:
+            rows[-1] = ("leaks", f"{rows[-1][1]}, and {len(report.leaks) - 1} more")
+    rows.append(("control", f"with a mask of ones a leak shows as {report.control:.1e}"))
+    if report.loss is not None and report.loss_alone is not None:
+        rows.append(("loss", f"{report.loss:.5f} packed, {report.loss_alone:.5f} alone"))
+    if report.gradient_difference is not None:
+        rows.append(("gradients", f"{report.gradient_difference:.1e} from those of the documents alone"))
+    return rows
 
 
 def print_json(value: Any) -> None:

@@ -1,0 +1,176 @@
+"""Assembly: the six columns of a stretch of the plan, whatever the units and however few files may be open."""
+
+import subprocess
+import sys
+import tempfile
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packtool import assembly
+from packtool.assembly import Fetcher, ShardTask, StoredUnitFiles, assemble, read_units, write_shard, write_units
+from packtool.errors import PacktoolError
+from packtool.packing import STRATEGIES
+from packtool.planning import Plan, make_plan, read_packs
+from packtool.shards import read_batches
+from tests import runs
+from tests.stored import StoredRun, stored_run
+from tests.test_planning import Document, in_units, rules
+
+ROOT = Path(__file__).parent.parent
+
+documents = st.lists(
+    st.lists(st.tuples(st.integers(0, 900), st.booleans()), min_size=1, max_size=40).map(
+        lambda pairs: ([id for id, _ in pairs], [trains for _, trains in pairs])
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def plan_of(run: StoredRun, strategy: str, folder: Path, max_length: int) -> Plan:
+    chosen = rules(strategy, max_length=max_length)
+    return make_plan(run.units, run.store, chosen, folder, lambda _: None)
+
+
+@given(
+    found=documents,
+    strategy=st.sampled_from(sorted(STRATEGIES)),
+    size=st.integers(1, 20),
+    max_length=st.integers(2, 30),
+    pad_id=st.sampled_from([None, 0, 7]),
+    open_files=st.sampled_from([1, 2, 100]),
+)
+def test_every_token_of_a_segment_is_that_of_its_document(
+    found: list[Document], strategy: str, size: int, max_length: int, pad_id: int | None, open_files: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "_files_allowed", lambda: open_files * 2)
+        run = stored_run(Path(name) / "store", in_units(found, size))
+        plan = plan_of(run, strategy, Path(name) / "plan", max_length)
+        if not plan.packs:
+            return
+        segments, counts = read_packs(plan.folder, 0, plan.packs)
+        with Fetcher(run.files) as fetcher:
+            made = assemble(segments, counts, fetcher, max_length, pad_id)
+
+    tokens = iter(zip(made.input_ids.tolist(), made.labels.tolist(), made.position_ids.tolist(), strict=True))
+    columns = zip(made.seq_lengths.tolist(), made.doc_ids.tolist(), made.doc_offsets.tolist(), strict=True)
+    planned = [(s["doc_id"], s["offset"], s["length"]) for s in segments]
+    real = []
+    for pack_tokens, pack_segments in zip(made.pack_tokens.tolist(), made.pack_segments.tolist(), strict=True):
+        total = 0
+        for place in range(pack_segments):
+            length, doc_id, offset = next(columns)
+            total += length
+            if doc_id == -1:
+                assert pad_id is not None
+                assert place == pack_segments - 1 > 0
+                assert offset == 0
+                assert [next(tokens) for _ in range(length)] == [(pad_id, -100, i) for i in range(length)]
+                continue
+            real.append((doc_id, offset, length))
+            ids, trained = run.documents[doc_id]
+            for position in range(length):
+                id = ids[offset + position]
+                label = id if position > 0 and trained[offset + position] else -100
+                assert next(tokens) == (id, label, position)
+        assert total == pack_tokens
+        assert pack_tokens == max_length if pad_id is not None else pack_tokens <= max_length
+    assert real == planned
+    assert next(tokens, None) is None
+
+
+def test_a_shard_is_the_same_however_its_row_groups_are_fetched(tmp_path: Path) -> None:
+    found = [([1 + (n + i) % 90 for i in range(2 + n % 30)], [True] * (2 + n % 30)) for n in range(200)]
+    run = stored_run(tmp_path / "store", in_units(found, 9))
+    plan = plan_of(run, "bfd", tmp_path / "plan", 32)
+    write_units(iter(run.files), tmp_path / "units")
+    made = {}
+    for row_group in (1, 7, 1000):
+        path = tmp_path / f"{row_group}.parquet"
+        task = ShardTask(path, "x", plan.folder, tmp_path / "units", 3, plan.packs - 2, row_group, 32, None)
+        info = write_shard(task)
+        batches = list(read_batches(path))
+        assert {batch.packs for batch in batches[:-1]} <= {row_group}
+        assert info.packs == plan.packs - 5
+        made[row_group] = [id for batch in batches for id in batch.input_ids.tolist()]
+    assert made[1] == made[7] == made[1000]
+
+
+@pytest.mark.parametrize("file", ["ids", "documents"])
+def test_a_store_that_was_cut_short_is_an_error_that_names_the_file(tmp_path: Path, file: str) -> None:
+    run = stored_run(tmp_path / "store", [[([1, 2, 3, 4], [False, True, False, True])]])
+    plan = plan_of(run, "bfd", tmp_path / "plan", 8)
+    path = getattr(run.files[0], file)
+    path.write_bytes(path.read_bytes()[:-4])
+    write_units(iter(run.files), tmp_path / "units")
+    task = ShardTask(tmp_path / "s.parquet", "s", plan.folder, tmp_path / "units", 0, 1, 1, 8, None)
+    with pytest.raises(PacktoolError, match=rf"^{path}: the token store was changed or cut short; run again$"):
+        write_shard(task)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["plan", "store", "units"], "no half-written shard"
+
+
+def test_a_list_of_units_keeps_any_path(tmp_path: Path) -> None:
+    units = (
+        StoredUnitFiles(Path("/a\nb\tc/ids"), Path("/ö 漢/documents"), 0),
+        StoredUnitFiles(Path("/\udcff\udcfe/ids"), Path("relative"), 2**40),
+    )
+    write_units(iter(units), tmp_path / "units")
+    assert read_units(tmp_path / "units") == units
+    write_units(iter(()), tmp_path / "none")
+    assert read_units(tmp_path / "none") == ()
+
+
+def test_many_units_need_few_open_files(tmp_path: Path) -> None:
+    sources = tmp_path / "in"
+    sources.mkdir()
+    for n in range(500):
+        runs.write_jsonl(sources / f"{n:04}.jsonl", [{"input_ids": [n % 400, n // 400, n % 7, 5]}])
+    command = (
+        f"ulimit -n 60; exec {sys.executable} -m packtool pack {sources} -o {tmp_path / 'out'} -q -L 40 --workers 2"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{command} -t {runs.TOKENIZER} --shards 2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    packed = {doc: ids for row in runs.rows(tmp_path / "out") for doc, _, ids in runs.segments(row)}
+    assert packed == {n: (n % 400, n // 400, n % 7, 5) for n in range(500)}
+
+
+def test_the_limit_of_open_files_is_raised_no_further_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(assembly.resource, "setrlimit", lambda _, limits: asked.append(limits))
+    for limits, allowed in (((100, 200), 200), ((1024, 1 << 20), 1 << 14), ((1 << 20, 1 << 20), 1 << 14)):
+        monkeypatch.setattr(assembly.resource, "getrlimit", lambda _, limits=limits: limits)
+        assert assembly._files_allowed() == allowed
+    assert asked == [(200, 200), (1 << 14, 1 << 20)]
+
+
+def test_ids_are_fetched_in_the_order_they_lie_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [([1 + n % 50] * 5, [True] * 5) for n in range(60)]
+    run = stored_run(tmp_path / "store", in_units(found, 20))
+    plan = plan_of(run, "bfd", tmp_path / "plan", 16)
+    segments, counts = read_packs(plan.folder, 0, plan.packs)
+    places: list[tuple[int, int]] = []
+    preadv = assembly.os.preadv
+
+    def noted(handle: int, buffers: list[memoryview], offset: int) -> int:
+        places.append((handle, offset))
+        return int(preadv(handle, buffers, offset))
+
+    monkeypatch.setattr(assembly.os, "preadv", noted)
+    with Fetcher(run.files) as fetcher:
+        assemble(segments, counts, fetcher, 16, None)
+    assert len(places) == 60
+    stretches = [[offset for _, offset in part] for _, part in groupby(places, key=lambda place: place[0])]
+    assert len(stretches) == 3, "one unit after the other"
+    assert all(offsets == sorted(offsets) for offsets in stretches)
