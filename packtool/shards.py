@@ -145,7 +145,13 @@ def _list_array(counts: Int32s, values: NDArray[Any]) -> pa.Array:
     offsets[1:] = ends
     if len(ends) and ends[-1] > np.iinfo(np.int32).max:
         raise ValueError("a row group of more than 2^31 tokens")
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+    return pa.ListArray.from_arrays(_arrow_array(offsets), _arrow_array(values))
+
+
+def _arrow_array(values: NDArray[Any]) -> pa.Array:
+    # pa.array would import pandas, where it is installed, to ask whether this is a column of it.
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, buffer])
 
 
 def _starts(counts: Int32s) -> Int64s:

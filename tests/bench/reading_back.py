@@ -1,0 +1,53 @@
+"""A packed dataset checked and measured: `packtool verify` and `packtool stats`.
+
+The loader (issue "Torch") will stand here, or beside it, against `datasets` and TRL's collator.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from tests.bench.measuring import Stopwatch, run_function, take_turns
+from tests.bench.report import Line
+from tests.bench.setting import Setting
+
+
+def measure_reading_back(setting: Setting) -> list[Line]:
+    """Of the dataset that the text measure packed."""
+    packed = setting.work / "packed-text"
+    if not packed.exists():
+        return []
+    timings = take_turns(
+        {
+            "verify": lambda: run_function(check, dataset=str(packed)),
+            "stats": lambda: run_function(count, dataset=str(packed)),
+        },
+        setting.rounds,
+    )
+    return [
+        Line(name, "packtool", timing, f"{timing.facts['tokens'] / 1e6 / timing.seconds:,.0f} Mtok/s")
+        for name, timing in timings.items()
+    ]
+
+
+# --- the contestants -----------------------------------------------------------------------------------------
+
+
+def check(dataset: str) -> dict[str, Any]:
+    """Every check of every shard."""
+    from packtool.manifest import read_manifest
+    from packtool.verification import verify
+
+    with Stopwatch() as watch:
+        report = verify(dataset)
+    if not report.ok:
+        raise RuntimeError(f"{dataset} does not pass its checks: {report}")
+    return {**watch.taken, "tokens": read_manifest(Path(dataset)).tokens.out}
+
+
+def count(dataset: str) -> dict[str, Any]:
+    """The page of statistics."""
+    from packtool.statistics import stats
+
+    with Stopwatch() as watch:
+        found = stats(dataset)
+    return {**watch.taken, "tokens": found.tokens}
