@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from packtool.errors import BAD_RECORD_REASONS, UNRENDERED_REASONS, BadData, PacktoolError
+from packtool.errors import BAD_RECORD_REASONS, UNRENDERED_REASONS, BadData, bad_record_message
 from packtool.hashing import odd_mix
-from packtool.job import bad_record_message
 from packtool.manifest import SourceEntry
 from packtool.planning import PlacedUnit
 from packtool.rejects import Reject
 from packtool.sources import Source, shown
-from packtool.token_store import TokenStore
+from packtool.token_store import TokenStore, store_changed
 from packtool.tokenizing import TokenizedUnit
 
 EARLY_RECORDS = 1_000
@@ -136,8 +135,7 @@ class ReadingAccounts:
             source = self._sources[unit.source].name
             stored = self._store.find(unit.summary.digest)
             if stored is None:
-                folder = self._store.unit_folder(unit.summary.digest)
-                raise PacktoolError(f"{folder}: the token store was changed or cut short; run again")
+                raise store_changed(self._store.unit_folder(unit.summary.digest))
             for reject in stored.rejects:
                 doc_id = unit.first_row + reject.row
                 line = doc_id - first_rows[unit.source] + 1

@@ -14,9 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packtool.errors import PacktoolError
 from packtool.planning import ALL_THROUGH, Records, read_packs
 from packtool.shards import IGNORED, PADDING_DOC, Int32s, Int64s, PackBatch, ShardInfo, ShardWriter
+from packtool.token_store import store_changed
 
 _MANY_FILES = 1 << 14
 """A row group may need documents of as many units as it has documents, and opening a file for each takes time."""
@@ -158,7 +158,7 @@ class Fetcher:
             if number != unit:
                 unit, handle = number, self._handle(self._units[number].ids)
             if os.preadv(handle, [view[4 * place : 4 * (place + length)]], 4 * start) != 4 * length:
-                raise PacktoolError(f"{self._units[number].ids}: the token store was changed or cut short; run again")
+                raise store_changed(self._units[number].ids)
 
     def fetch_runs(self, segments: Records, places: Int64s) -> tuple[Int64s, Int64s]:
         """Trained runs inside the segments, as indices where segment s begins at ``places[s]``.
@@ -191,7 +191,7 @@ class Fetcher:
                 unit = self._units[number]
                 into = view[8 * place : 8 * (place + count)]
                 if os.preadv(self._handle(unit.documents), [into], unit.runs_offset + 8 * first) != 8 * count:
-                    raise PacktoolError(f"{unit.documents}: the token store was changed or cut short; run again")
+                    raise store_changed(unit.documents)
         return runs
 
     def _handle(self, path: Path) -> int:

@@ -234,14 +234,12 @@ _CLICK_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.
 
 
 def _usage_line(error: Any) -> str:
-    return f"{error.format_message()} (packtool --help lists what there is)"
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "packtool"
+    return f"{error.format_message()} ({command} --help lists what there is)"
 
 
 def _print_error(message: str) -> None:
     from packtool.terminal import print_error
 
     print_error(message)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,12 +23,22 @@ class Misuse(PacktoolError):
 class Refusal:
     """Why one record does not become a document.
 
-    ``reason`` is one of the names of DESIGN section 3 (``bad_json``, ``empty``, ...); ``detail`` is one short
-    line for people. A refusal is a value, not an exception: a unit has many, and the run decides what they mean.
+    ``reason`` is a name of ``BAD_RECORD_REASONS`` or ``LEFT_OUT_REASONS``; ``detail`` is one short line for
+    people. A refusal is a value, not an exception: a unit has many, and the run decides what they mean.
     """
 
     reason: str
     detail: str
+
+
+def bad_record_message(source: str, row: int, reason: str, detail: str) -> str:
+    """The one line that a bad record, in the zero-based ``row`` of ``source``, stops a run with."""
+    return f"{source}:{row + 1}: {reason}: {detail}; mend it, or pass over bad records with --on-bad-record skip"
+
+
+def printable(text: str) -> str:
+    """Text from anywhere as it may be shown: on one line, without control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 BAD_RECORD_REASONS = frozenset(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packtool.config import FormatName, unknown_name
-from packtool.errors import Misuse, Refusal
+from packtool.errors import Misuse, Refusal, printable
 from packtool.rendering import Renderer, conversation, prompt_completion, text
 from packtool.rendering.chat import ChatRenderer, ChatSettings
 from packtool.tokenized import SEGMENTS_COLUMN, TRAIN_FIELDS, TokenFields, restarts
@@ -395,5 +395,5 @@ def _columns(head: SourceHead) -> str:
 
 
 def _safe(name: str) -> str:
-    """A column's name for a message: on one line, without control characters, not endless."""
-    return ascii(name)[1:-1][:40] if not name.isprintable() else name[:40]
+    """A column's name for a message, not endless."""
+    return printable(name)[:40]

@@ -9,20 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from packtool import __version__
 from packtool.config import FormatName, OnBadRecord, Overlong, PackConfig, StrategyName
-from packtool.errors import BadData, Misuse, Refusal
+from packtool.errors import BadData, Misuse, Refusal, bad_record_message
 from packtool.formats import HEAD_RECORDS, RecordShape, SourceHead, find_shape, renderer
 from packtool.packing import STRATEGIES
 from packtool.packing import Overlong as PackingOverlong
 from packtool.planning import PlanRules
 from packtool.readers import head
 from packtool.rendering.chat import NO_DATE, ChatSettings
-from packtool.shards import row_group_packs
 from packtool.sources import FoundSources, Source, find_sources, shown
 from packtool.tokenizer import (
     SpecialTokens,
@@ -63,11 +62,6 @@ class Job:
         return None if source is None else hashlib.sha256(source.encode()).hexdigest()
 
     @property
-    def row_group_packs(self) -> int:
-        """Packs in a row group, unless shards must be smaller."""
-        return row_group_packs(self.rules.max_length)
-
-    @property
     def options(self) -> dict[str, Any]:
         """Every option that shapes the data, as resolved; the manifest's ``options``."""
         config, rules = self.config, self.rules
@@ -102,18 +96,18 @@ class Job:
         }
 
     @property
-    def special_tokens(self) -> dict[str, Any]:
-        """The special tokens that shape the data."""
-        pad = self.special.pad.id if self.config.pad else None
-        return {"bos_ids": list(self.special.bos_ids), "eos_id": self.special.eos.id, "pad_id": pad}
-
-    @property
     def command(self) -> dict[str, Any]:
         """What makes two runs the same command, but for the content of the sources."""
+        special = self.special
         return {
             "options": self.options,
             "sources": [source.name for source in self.sources],
-            "tokenizer": {"digest": self.recipe.tokenizer_digest, **self.special_tokens},
+            "tokenizer": {
+                "digest": self.recipe.tokenizer_digest,
+                "bos_ids": list(special.bos_ids),
+                "eos_id": special.eos.id,
+                "pad_id": special.pad.id if self.config.pad else None,
+            },
             "template": self.template_digest,
             "versions": versions(),
         }
@@ -219,15 +213,15 @@ def _chat(config: PackConfig, files: TokenizerFiles, tokenizer: Tokenizer, recor
 
 
 def _overlong(config: PackConfig, strategy: str) -> PackingOverlong:
-    allowed = STRATEGIES[strategy].overlong
-    if config.overlong is Overlong.AUTO:
-        return allowed[0]
-    asked = cast(PackingOverlong, config.overlong.value)
-    if asked not in allowed:
-        others = [name for name, other in STRATEGIES.items() if asked in other.overlong]
-        hint = f"; for {asked} use --strategy {' or '.join(others)}"
-        raise Misuse(f"--overlong {asked} does not go with --strategy {strategy} (it takes {', '.join(allowed)}){hint}")
-    return asked
+    asked, allowed = config.overlong, STRATEGIES[strategy]
+    policy = allowed.takes(asked)
+    if policy is None:
+        others = " or ".join(name for name, other in STRATEGIES.items() if other.takes(asked))
+        raise Misuse(
+            f"--overlong {asked} does not go with --strategy {strategy} (it takes {', '.join(allowed.overlong)}); "
+            f"for {asked} use --strategy {others}"
+        )
+    return policy
 
 
 def _shuffle(config: PackConfig, strategy: str) -> bool:
@@ -261,11 +255,6 @@ def _shape(config: PackConfig, sources: tuple[Source, ...]) -> RecordShape:
         f"{name}:{row + 1}: none of the first {HEAD_RECORDS} records of any source can be read, so their format "
         f"cannot be told ({refusal.reason}: {refusal.detail})"
     )
-
-
-def bad_record_message(source: str, row: int, reason: str, detail: str) -> str:
-    """The one line that a bad record stops a run with."""
-    return f"{source}:{row + 1}: {reason}: {detail}; mend it, or pass over bad records with --on-bad-record skip"
 
 
 def difference(now: dict[str, Any], then: dict[str, Any]) -> list[str]:

@@ -22,6 +22,8 @@ CARD_NAME = "README.md"
 REJECTS_NAME = "rejects.jsonl"
 RUN_NAME = "run.json"
 TOKENIZER_FOLDER = "tokenizer"
+PARTIAL_NAME = ".partial"
+"""Where everything lives while it is made."""
 
 Number = Annotated[int, Field(ge=0, lt=2**63)]
 Uint64 = Annotated[int, Field(ge=0, lt=2**64)]
@@ -245,12 +247,12 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         BadData: there is none, or it is not one this version can trust; the message names the file.
     """
-    path = Path(folder) / MANIFEST_NAME
+    path = folder / MANIFEST_NAME
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        what = "no such folder" if not Path(folder).is_dir() else "no manifest.json in it"
-        unfinished = " (a run is unfinished there)" if (Path(folder) / ".partial").is_dir() else ""
+        what = "no such folder" if not folder.is_dir() else "no manifest.json in it"
+        unfinished = " (a run is unfinished there)" if (folder / PARTIAL_NAME).is_dir() else ""
         raise BadData(f"{folder}: not a packed dataset: {what}{unfinished}") from None
     except OSError as error:
         raise BadData(f"{path}: cannot be read: {error.strerror}") from None

@@ -20,14 +20,13 @@ from packtool.lock import locked
 from packtool.manifest import (
     CARD_NAME,
     MANIFEST_NAME,
+    PARTIAL_NAME,
     RUN_NAME,
     TOKENIZER_FOLDER,
-    Manifest,
     read_manifest,
 )
 from packtool.shards import SHARD_NAME
 
-PARTIAL_NAME = ".partial"
 _LOCK = "lock"
 _COMMAND = "command.json"
 _READY = "ready"
@@ -206,7 +205,7 @@ def written_names(folder: Path) -> list[str]:
         Misuse: its manifest cannot be read, so nobody can tell.
     """
     try:
-        manifest: Manifest = read_manifest(folder)
+        manifest = read_manifest(folder)
     except BadData as error:
         raise Misuse(f"{error}; nothing is overwritten, choose another folder or remove this one") from None
     if (folder / TOKENIZER_FOLDER).is_symlink():

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packtool.hashing import order_hash
-from packtool.packing import Histogram, OpenPack, Overlong, Strategy, TrainedRuns, trained_in
-from packtool.packing.pieces import Cut
+from packtool.packing import Cut, Histogram, OpenPack, Overlong, Strategy, TrainedRuns, trained_in
 from packtool.token_store import TokenStore, UnitDocuments, UnitSummary
 
 GROUP_TOKENS = 64_000_000

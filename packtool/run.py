@@ -47,12 +47,12 @@ from packtool.manifest import (
     read_manifest,
 )
 from packtool.output import OutputFolder, Standing, written_names
-from packtool.packing.pieces import Cut
+from packtool.packing import Cut
 from packtool.planning import Plan, Records, cut_shards, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
 from packtool.readers import Unit, cut_units, limit_units, open_unit
 from packtool.rejects import Reject, write_rejects
-from packtool.shards import MOST_SHARDS, ShardInfo, shard_name
+from packtool.shards import MOST_SHARDS, ShardInfo, row_group_packs, shard_name
 from packtool.sources import Compression, Kind, shown
 from packtool.token_store import TokenStore
 from packtool.tokenizing import TokenizeTask, tokenize_unit
@@ -276,9 +276,11 @@ def _write_shards(
 ) -> list[ShardInfo]:
     config = job.config
     try:
-        row_group, ranges = cut_shards(plan.groups, config.shard_tokens, config.shards, job.row_group_packs)
+        row_group, ranges = cut_shards(
+            plan.groups, config.shard_tokens, config.shards, row_group_packs(job.rules.max_length)
+        )
     except ValueError:
-        raise BadData(f"--shards {config.shards}: there are only {plan.packs:,} packs to put into them") from None
+        raise BadData(f"--shards {config.shards}: there are only {plan.packs:,} packs; give no more shards") from None
     if len(ranges) > MOST_SHARDS:
         raise BadData(f"{len(ranges):,} shards, more than {MOST_SHARDS:,}; raise --shard-tokens and --group-tokens")
     units_file = output.partial / "units.txt"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import zstandard
 
-from packtool.errors import BadData, Misuse
+from packtool.errors import BadData, Misuse, printable
 
 BOM = b"\xef\xbb\xbf"
 
@@ -96,7 +96,7 @@ def shown(path: str | Path, limit: int = 300) -> str:
     text = os.fspath(path)
     if len(text) > limit:
         text = f"{text[: limit // 2]}…{text[-limit // 2 :]}"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return printable(text)
 
 
 @dataclass(frozen=True, slots=True)

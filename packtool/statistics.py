@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packtool.errors import BadData
 from packtool.manifest import Histogram, Manifest, listed_file, read_manifest
-from packtool.shards import PackSums, read_sums
-
-Int64s = NDArray[np.int64]
+from packtool.shards import Int64s, PackSums, read_sums
 
 FILL_EDGES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.999, 1.0)
 """Borders of the fill histogram's bins; what is exactly full has a bin of its own."""

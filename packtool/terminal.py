@@ -17,6 +17,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from packtool.errors import printable
 from packtool.manifest import Manifest
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.statistics import Bin, DatasetStats
@@ -57,15 +58,10 @@ def console(*, error: bool = False) -> Console:
     return made
 
 
-def safe(text: str) -> str:
-    """Text from anywhere, on one line and without control characters."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def print_error(message: str) -> None:
     """One line on standard error."""
     line = Text("error: ", style="bold red")
-    line.append(safe(message), style="default")
+    line.append(printable(message), style="default")
     console(error=True).print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
@@ -89,7 +85,7 @@ def _warn(shown: Console, event: Progress | Notice) -> None:
 
 def _print_notice(shown: Console, notice: Notice) -> None:
     line = Text("warning: ", style="yellow") if notice.warning else Text()
-    line.append(safe(notice.text), style="default")
+    line.append(printable(notice.text), style="default")
     shown.print(line)
 
 
@@ -189,7 +185,7 @@ def print_summary(manifest: Manifest, folder: str) -> None:
     if manifest.rejected and lost * 100 <= manifest.tokens.into:
         _print_rejects(shown, manifest)
     shown.print()
-    for name, value in (("written to", safe(folder)), ("check it", f"packtool verify {safe(folder)}")):
+    for name, value in (("written to", printable(folder)), ("check it", f"packtool verify {printable(folder)}")):
         line = Text(f"{name:<13}", style="bold")
         line.append(value, style="default")
         shown.print(line, no_wrap=True, overflow="ignore", crop=False)
@@ -232,7 +228,7 @@ def _mostly_over_half(manifest: Manifest) -> bool:
 
 
 def _end_token(token: str | None, origin: str) -> str:
-    return f"{safe(token)} (from {origin})" if token else "the document's own, none is added"
+    return f"{printable(token)} (from {origin})" if token else "the document's own, none is added"
 
 
 def _print_losses(shown: Console, manifest: Manifest, lost: int) -> None:
@@ -274,7 +270,7 @@ def print_stats(datasets: Sequence[DatasetStats]) -> None:
     table = Table(box=box.SIMPLE_HEAD, show_header=len(datasets) > 1, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     for dataset in datasets:
-        table.add_column(Text(safe(dataset.path)), justify="right", overflow="fold")
+        table.add_column(Text(printable(dataset.path)), justify="right", overflow="fold")
     for name, values in _stats_rows(datasets):
         table.add_row(Text(name, style="bold"), *(Text(value) for value in values))
     shown.print(table)
@@ -346,18 +342,23 @@ def print_report(report: VerifyReport) -> None:
     """Each check with what it looked at; what failed with where."""
     shown = console()
     for check in report.checks:
-        line = Text("  ok    " if check.ok else "  FAIL  ", style="green" if check.ok else "bold red")
-        line.append(f"{check.name:<15}", style="bold")
-        line.append(_outcome(check), style="default")
-        shown.print(line)
+        shown.print(_verdict(check.name, check.ok, _outcome(check)))
         if not check.ok:
-            shown.print(Text(f"          {safe(check.detail)}", style="red"))
+            shown.print(Text(f"          {printable(check.detail)}", style="red"))
     shown.print()
     if report.ok:
-        shown.print(f"{safe(report.path)}: sound ({report.packs:,} packs, {report.tokens:,} tokens)")
+        shown.print(f"{printable(report.path)}: sound ({report.packs:,} packs, {report.tokens:,} tokens)")
     else:
         failed = sum(not check.ok for check in report.checks)
-        shown.print(f"{safe(report.path)}: NOT sound, {failed} checks failed; do not train on it")
+        checks = "1 check" if failed == 1 else f"{failed} checks"
+        shown.print(f"{printable(report.path)}: NOT sound, {checks} failed; do not train on it")
+
+
+def _verdict(name: str, ok: bool, told: str) -> Text:
+    line = Text("  ok    " if ok else "  FAIL  ", style="green" if ok else "bold red")
+    line.append(f"{name:<15}", style="bold")
+    line.append(told, style="default")
+    return line
 
 
 def _outcome(check: Check) -> str:
@@ -371,19 +372,16 @@ def _outcome(check: Check) -> str:
 def print_isolation(report: "IsolationReport") -> None:
     """Whether a model keeps documents apart, what was compared, and the cause where it does not."""
     shown = console()
-    how = ", ".join(safe(part) for part in (report.model, report.attention, report.dtype) if part)
-    line = Text("  ok    " if report.ok else "  FAIL  ", style="green" if report.ok else "bold red")
-    line.append(f"{'isolation':<15}", style="bold")
-    line.append(f"{how}, {report.segments} segments", style="default")
-    shown.print(line)
+    how = ", ".join(printable(part) for part in (report.model, report.attention, report.dtype) if part)
+    shown.print(_verdict("isolation", report.ok, f"{how}, {report.segments} segments"))
     for name, told in _isolation_rows(report):
         shown.print(Text(f"          {name:<13}{told}"))
     if report.cause:
-        shown.print(Text(f"          {safe(report.cause)}", style="red"))
+        shown.print(Text(f"          {printable(report.cause)}", style="red"))
     verdict = {True: "keeps documents apart", False: "LEAKS between documents", None: "cannot be judged"}
     agree = "" if report.ok or report.isolates is not True else ", but does not train as on documents alone"
     shown.print()
-    shown.print(f"{safe(report.model)}: {verdict[report.isolates]}{agree}")
+    shown.print(f"{printable(report.model)}: {verdict[report.isolates]}{agree}")
 
 
 def _isolation_rows(report: "IsolationReport") -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packtool.encoding import EncodedDocuments, Int32s
+from packtool.errors import PacktoolError
 from packtool.files import atomic_folder, write_synced
 from packtool.hashing import U64, token_checksums
 
@@ -228,6 +229,11 @@ class UnitWriter:
         if not self._ids.closed:
             os.fsync(self._ids.fileno())
             self._ids.close()
+
+
+def store_changed(path: Path) -> PacktoolError:
+    """The error of a stored unit that is not what it was when the run found or made it."""
+    return PacktoolError(f"{path}: the token store was changed or cut short; run again")
 
 
 def _is_sound(summary: UnitSummary) -> bool:

@@ -33,6 +33,7 @@ from packtool.rejects import Reject, read_rejects
 from packtool.shards import (
     IGNORED,
     ROW_GROUP_TOKENS,
+    Int64s,
     PackBatch,
     PackSums,
     check_schema,
@@ -44,10 +45,6 @@ from packtool.shards import (
 )
 
 Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-
-Progress = Callable[[int, int], None]
-"""Called after every row group with the packs read so far and the manifest's number of packs."""
 
 CHECKS = {
     "manifest_files": "every listed file is there, in the folder, with its size, sha256 and content digest",
@@ -105,7 +102,7 @@ class VerifyReport:
         return {**asdict(self), "checks": [asdict(check) for check in self.checks]}
 
 
-def verify(path: str | PathLike[str], on_progress: Progress | None = None) -> VerifyReport:
+def verify(path: str | PathLike[str], on_progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Check the packed dataset in the folder ``path``.
 
     Args:

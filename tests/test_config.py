@@ -59,6 +59,14 @@ TOML_AND_FLAGS: list[tuple[str, dict[str, Any]]] = [
     ('max_record_bytes = "1Mi"', {"max_record_bytes": "1Mi"}),
     ('eos_token = "</s>"\npad_token = "<pad>"', {"eos_token": "</s>", "pad_token": "<pad>"}),
     ('prompt_template = "p.jinja"', {"prompt_template": "p.jinja"}),
+    ('chat_template = "chat.jinja"', {"chat_template": "chat.jinja"}),
+    ("template_arg = {think = false, tone = 'dry'}", {"template_arg": ["think=false", "tone=dry"]}),
+    ("[template_arg]\nlist = [1, 2]", {"template_arg": ["list=[1, 2]"]}),
+    ("template_date = 2026-03-01", {"template_date": "2026-03-01"}),
+    ('train_on = ["assistant", "tool"]', {"train_on": "assistant,tool"}),
+    ('train_on = "last"', {"train_on": "last"}),
+    ("end_of_turn = false", {"end_of_turn": False}),
+    ('overlong = "truncate_turns"', {"overlong": "truncate_turns"}),
     ("seed = 18446744073709551615", {"seed": "18446744073709551615"}),
     ("shuffle = false\npad = true", {"shuffle": False, "pad": True}),
     ("max_segments = 64\nlimit = 10", {"max_segments": "64", "limit": "10"}),
@@ -188,7 +196,7 @@ def test_a_count_that_could_mean_two_things_is_refused(written: str | bool) -> N
         ("max_left_out", "few", "number"),
         ("max_left_out", True, "takes a percentage"),
         ("seed", True, "takes a number"),
-        ("overlong", "cut", "'auto', 'drop', 'truncate', 'split' or 'error'"),
+        ("overlong", "cut", "'auto', 'drop', 'truncate', 'truncate_turns', 'split' or 'error'"),
         ("format", "csv", "'auto', 'text'"),
         ("bos", "maybe", "'auto', 'yes' or 'no'"),
         ("on_bad_record", "ignore", "'error' or 'skip'"),
@@ -203,6 +211,17 @@ def test_a_count_that_could_mean_two_things_is_refused(written: str | bool) -> N
         ("field", ["text=a", "text=b"], "names 'text' twice"),
         ("field", {"text": 3}, "takes names"),
         ("field", {"text": " "}, "takes names"),
+        ("template_arg", ["think"], "takes NAME=VALUE, for example enable_thinking=false, and got 'think'"),
+        ("template_arg", ["a b=1"], "takes NAME=VALUE"),
+        ("template_arg", ["a=1", "a=2"], "names 'a' twice"),
+        ("template_date", "yesterday", "valid date"),
+        ("train_on", "", "takes assistant, last, all, or roles"),
+        ("train_on", "assistant,", "takes assistant, last, all, or roles"),
+        ("train_on", [3], "takes assistant, last, all, or roles"),
+        ("train_on", "all,tool", "takes last or all alone"),
+        ("train_on", "assistant,last", "takes last or all alone"),
+        ("end_of_turn", "maybe", "boolean"),
+        ("chat_template", "", "at least 1 character"),
     ],
 )
 def test_a_wrong_value_names_its_option(name: str, value: Any, words: str) -> None:
@@ -231,6 +250,17 @@ def test_shards_and_shard_tokens_exclude_each_other() -> None:
 
 def test_fields_may_hold_an_equals_sign_in_the_column() -> None:
     assert PackConfig.checked({**NEEDED, "field": ["text=a=b"]}).field == {"text": "a=b"}
+
+
+def test_values_of_template_arguments_are_json_where_they_can_be() -> None:
+    given = ["a=false", 'b={"x": [1]}', "c=plain text", 'd="true"', "e=1=2", "f="]
+    config = PackConfig.checked({**NEEDED, "template_arg": given})
+    assert config.template_arg == {"a": False, "b": {"x": [1]}, "c": "plain text", "d": "true", "e": "1=2", "f": ""}
+
+
+def test_roles_are_named_once() -> None:
+    assert PackConfig.checked({**NEEDED, "train_on": " tool, assistant ,tool"}).train_on == ("tool", "assistant")
+    assert PackConfig.checked(NEEDED).train_on == ("assistant",)
 
 
 def test_paths_are_taken_where_names_are() -> None:

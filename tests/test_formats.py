@@ -1,5 +1,6 @@
 """Which format records have: a table of records and outcomes, and what is refused by name."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from packtool.tokenized import TRAIN_FIELDS
 Records = Sequence[Mapping[str, Any]]
 AUTO = FormatName.AUTO
 CHAT = [{"role": "user", "content": "x"}]
+SHAREGPT = [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]
 
 
 def shape_of(
@@ -59,6 +61,16 @@ def refusal(
         ({"input_ids": np.array([1, 2]), "labels": np.array([1, 2])}, "tokens", FormatName.TOKENS),
         ({"input_ids": [1, 2], "attention_mask": [1, 1], "position_ids": [0, 1]}, "tokens", FormatName.TOKENS),
         ({"input_ids": None}, "tokens", FormatName.TOKENS),
+        ({"messages": CHAT}, "openai", FormatName.MESSAGES),
+        ({"messages": json.dumps(CHAT)}, "openai", FormatName.MESSAGES),
+        ({"messages": CHAT, "tools": [], "chat_template_kwargs": {}}, "openai", FormatName.MESSAGES),
+        ({"messages": []}, "openai", FormatName.MESSAGES),  # an empty conversation is left out, and no other format
+        ({"conversations": [{"from": "human", "value": "x"}]}, "sharegpt", FormatName.MESSAGES),
+        ({"conversations": SHAREGPT, "system": "s", "tools": "[]"}, "sharegpt", FormatName.MESSAGES),
+        ({"prompt": CHAT, "completion": CHAT}, "message_lists", FormatName.MESSAGES),
+        ({"prompt": [], "completion": CHAT}, "message_lists", FormatName.MESSAGES),
+        ({"prompt": "p", "completion": CHAT}, "message_lists", FormatName.MESSAGES),  # a bad record
+        ({"prompt": CHAT, "completion": "c"}, "message_lists", FormatName.MESSAGES),
     ],
 )
 def test_records_are_recognised(record: Mapping[str, Any], name: str, format: FormatName) -> None:
@@ -70,12 +82,6 @@ def test_records_are_recognised(record: Mapping[str, Any], name: str, format: Fo
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"messages": CHAT}, "conversations (messages); chat is not supported yet"),
-        ({"messages": '[{"role": "user"}]'}, "conversations (messages)"),
-        ({"conversations": [{"from": "human", "value": "x"}]}, "conversations (conversations)"),
-        ({"prompt": CHAT, "completion": CHAT}, "lists of messages; chat is not supported yet"),
-        ({"prompt": "p", "completion": CHAT}, "lists of messages"),
-        ({"prompt": CHAT, "completion": "c"}, "lists of messages"),
         ({"prompt": "p", "chosen": "a", "rejected": "b"}, "preference pairs (chosen, rejected)"),
         ({"chosen": CHAT, "rejected": CHAT}, "preference pairs"),
         ({"text": "x", "image": {"bytes": b"", "path": None}}, "images (image)"),
@@ -127,9 +133,17 @@ def test_an_explicit_choice_wins(record: Mapping[str, Any], format: FormatName, 
     assert all(shape.column(field) == column for field, column in fields.items())
 
 
-def test_messages_are_refused_by_name_until_there_is_chat() -> None:
-    for record in ({"messages": CHAT}, {"instruction": "i", "output": "o"}):
-        assert refusal([record], format=FormatName.MESSAGES) == "--format messages: chat is not supported yet"
+def test_alpaca_becomes_a_conversation_only_where_that_is_asked_for() -> None:
+    record = {"instruction": "i", "output": "o", "system": "s", "history": [["a", "b"]]}
+    assert shape_of([record]).name == "alpaca"
+    assert shape_of([record], format=FormatName.MESSAGES).name == "alpaca_chat"
+    assert {"input", "system", "history", "tools"} <= columns_read(shape_of([record], format=FormatName.MESSAGES))
+
+
+def test_the_format_messages_takes_every_form_of_conversation() -> None:
+    for record in ({"messages": CHAT}, {"conversations": SHAREGPT}, {"prompt": CHAT, "completion": CHAT}):
+        assert shape_of([record], format=FormatName.MESSAGES) == shape_of([record])
+    assert "needed: conversations, or instruction + output" in refusal([{"text": "x"}], format=FormatName.MESSAGES)
 
 
 def test_an_explicit_format_still_refuses_what_is_packed_already() -> None:
@@ -243,8 +257,18 @@ def test_a_column_with_a_dot_in_its_name_is_a_column() -> None:
 
 
 def test_mapped_message_lists_are_recognised_under_their_own_names() -> None:
-    message = refusal([{"q": CHAT, "a": "x"}], fields={"prompt": "q", "completion": "a"})
-    assert "(q, a) are lists of messages" in message
+    fields = {"prompt": "q", "completion": "a"}
+    shape = shape_of([{"q": CHAT, "a": CHAT}], fields=fields)
+    assert (shape.name, shape.column("prompt"), shape.column("completion")) == ("message_lists", "q", "a")
+    message = refusal([{"q": CHAT, "a": "x"}], format=FormatName.PROMPT_COMPLETION, fields=fields)
+    assert "(q, a) are lists of messages: --format messages" in message
+
+
+def test_conversations_under_another_name_are_mapped() -> None:
+    shape = shape_of([{"chat": CHAT}], fields={"messages": "chat"})
+    assert (shape.name, shape.column("messages")) == ("openai", "chat")
+    assert "chat" in columns_read(shape)
+    assert shape.chooses_tokens
 
 
 def test_a_mapped_mask_is_read_even_where_the_first_records_have_null() -> None:
@@ -278,14 +302,16 @@ def test_the_renderer_of_each_shape_reads_the_mapped_columns(tmp_path: Path) -> 
         return rendered
 
     assert text_of({"body": "x"}, text="body") == Rendered("x")
-    assert text_of({"q": "p", "a": "c"}, prompt="q", completion="a") == Rendered("pc", ((1, 2),))
+    assert text_of({"q": "p", "a": "c"}, prompt="q", completion="a") == Rendered("pc", ((1, 2),), border=1)
     alpaca = {"i": "do", "x": "this", "o": "done"}
-    assert text_of(alpaca, instruction="i", input="x", output="o") == Rendered("do\n\nthis\n\ndone", ((10, 14),))
+    assert text_of(alpaca, instruction="i", input="x", output="o") == Rendered(
+        "do\n\nthis\n\ndone", ((10, 14),), border=10
+    )
     template = tmp_path / "p.jinja"
     template.write_text("Q: {{ instruction }}\nA: ")
     record = {"q": "why", "output": "so"}
     shape = shape_of([record], fields={"instruction": "q"}, template=template)
-    assert renderer(shape)(record) == Rendered("Q: why\nA: so", ((10, 12),))
+    assert renderer(shape)(record) == Rendered("Q: why\nA: so", ((10, 12),), border=10)
 
 
 def test_a_prompt_template_needs_one_completion(tmp_path: Path) -> None:

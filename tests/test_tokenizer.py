@@ -388,13 +388,12 @@ def test_a_named_token_must_be_in_the_vocabulary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["bos", "eos"])
-def test_nothing_is_added_to_records_of_tokens(option: str, tmp_path: Path) -> None:
+def test_nothing_is_added_to_tokens_and_to_rendered_conversations(option: str, tmp_path: Path) -> None:
     files = made(tmp_path, "<s> $A")
     special = settle(files, adds_tokens=False)
     assert (special.bos_ids, special.bos, special.eos) == ((), NO_TOKEN, NO_TOKEN)
-    assert f"--{option} yes: records of tokens are taken as they are" in refusal(
-        files, adds_tokens=False, **{option: YES}
-    )
+    message = refusal(files, adds_tokens=False, **{option: YES})
+    assert message == f"--{option} yes: nothing is added to records of tokens, nor to what a chat template renders"
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from packtool.errors import Refusal
 from packtool.readers.decompress import read_blocks
-from packtool.readers.parsing import parse, quoted, too_large
+from packtool.readers.parsing import BLANK, START_BYTES, parse, quoted, too_large
 from packtool.readers.units import Record, Unit, changed
 from packtool.sources import BOM, Source
 
-_START = 64  # bytes kept of an element that is too large, to be quoted
-_BLANK = b" \t\r\n"
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE = b'"\\,{}'
 _FOLD = np.uint8(0x20)  # the bit that "{" and "}" have and "[" and "]" have not
 
@@ -100,10 +98,10 @@ class ArrayReader:
             raw = unit.data[before + 1 : end]
             length = end - before - 1  # raw is shorter where the start alone is held
             if row == last and unit.fault is not None:
-                yield row, Refusal("bad_json", f"{unit.fault}: {quoted(raw[:1000].strip(_BLANK))}")
+                yield row, Refusal("bad_json", f"{unit.fault}: {quoted(raw[:1000].strip(BLANK))}")
             elif length > unit.max_record_bytes:
-                yield row, too_large(length, unit.max_record_bytes, raw[:_START])
-            elif not raw.strip(_BLANK):
+                yield row, too_large(length, unit.max_record_bytes, raw[:START_BYTES])
+            elif not raw.strip(BLANK):
                 yield row, Refusal("bad_json", "nothing between two commas, or after the last one")
             else:
                 yield row, parse(raw)
@@ -239,7 +237,7 @@ class _Growing:
         self._data += data
         if self.length - self._last > self._limit:
             self._hasher = hashlib.sha256(_HEADER + self._data)
-            del self._data[self._last + _START :]
+            del self._data[self._last + START_BYTES :]
 
     def end_element(self, at: int | None = None) -> None:
         """The element that has not ended yet ends here, or at ``at``."""
@@ -254,7 +252,7 @@ class _Growing:
     @property
     def blank(self) -> bool:
         """Whether the element that has not ended yet is only white space so far."""
-        return self._hasher is None and not self._data[self._last :].strip(_BLANK)
+        return self._hasher is None and not self._data[self._last :].strip(BLANK)
 
     def stretch(self) -> _Stretch:
         ends = np.concatenate(self._ends)
@@ -270,7 +268,7 @@ def _stretches(blocks: Iterator[bytes], unit_bytes: int, max_record_bytes: int) 
         unit_bytes: a unit ends at the first comma between elements so far from its start or farther.
         max_record_bytes: longer elements need not be held. (One within a unit is: that takes no more memory.)
     """
-    limit = max(unit_bytes, max_record_bytes, _START)
+    limit = max(unit_bytes, max_record_bytes, START_BYTES)
     scanner = Scanner()
     growing = _Growing(limit)
     first = True  # no comma yet in the whole array
@@ -309,7 +307,7 @@ def _take_rest(growing: _Growing, rest: bytes, blocks: Iterator[bytes]) -> None:
     bracket = rest[:1]
     follows = False
     for block in chain([rest[1:]], blocks):
-        data = block if follows else block.lstrip(_BLANK)
+        data = block if follows else block.lstrip(BLANK)
         if data and not follows:
             follows = True
             growing.take(bracket, nothing)  # it stands between two elements, as a comma does
@@ -329,12 +327,12 @@ def _after_bracket(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
     start = b""
     while len(start) < len(BOM) and (block := next(blocks, b"")):
         start += block
-    start = start.removeprefix(BOM).lstrip(_BLANK)
+    start = start.removeprefix(BOM).lstrip(BLANK)
     while not start:
         block = next(blocks, b"")
         if not block:
             raise changed(path)
-        start = block.lstrip(_BLANK)
+        start = block.lstrip(BLANK)
     if start[:1] != b"[":
         raise changed(path)
     if len(start) > 1:

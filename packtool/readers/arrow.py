@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packtool.errors import BadData, Refusal
+from packtool.errors import Refusal
 from packtool.readers.columns import batch_records, rows_at_once
-from packtool.readers.units import Record, Unit, changed, opened
-from packtool.sources import Source, shown
+from packtool.readers.units import Record, Unit, changed, damaged, opened
+from packtool.sources import Source
 
 _FILE_MAGIC = b"ARROW1"
 
@@ -217,9 +217,9 @@ def _all_batches(path: Path, file: pa.NativeFile) -> Iterator[tuple[pa.RecordBat
         index += 1
     # pyarrow ends each stream with a mark, and takes a file without one for whole
     if position == file.size():
-        raise _damaged(path, f"after {index} record batches", "the end of the stream is missing: cut short?")
+        raise damaged(path, f"Arrow file, after {index} record batches", "the end of the stream is missing: cut short?")
     if file.tell() != file.size():
-        raise _damaged(path, f"after {index} record batches", "more follows the end of the stream")
+        raise damaged(path, f"Arrow file, after {index} record batches", "more follows the end of the stream")
 
 
 def _unit_batches(file: pa.NativeFile, unit: ArrowUnit) -> Iterator[pa.RecordBatch]:
@@ -269,9 +269,4 @@ def _faults_named(path: Path, place: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, OverflowError, UnicodeDecodeError) as error:
-        raise _damaged(path, place, str(error)) from error
-
-
-def _damaged(path: Path, place: str, reason: str) -> BadData:
-    line = reason.strip().splitlines()[0] if reason.strip() else "unknown"
-    return BadData(f"{shown(path)}: damaged Arrow file, {place}: {shown(line)}")
+        raise damaged(path, f"Arrow file, {place}", str(error)) from error

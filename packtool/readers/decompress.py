@@ -9,8 +9,8 @@ from typing import BinaryIO
 import zstandard
 
 from packtool.errors import BadData
-from packtool.readers.units import changed, opened
-from packtool.sources import Compression, shown
+from packtool.readers.units import changed, damaged, opened
+from packtool.sources import Compression
 
 _READ = 1 << 20
 _GZIP_MEMBER = 31  # zlib's number for "a gzip header and trailer, window of 32 KiB"
@@ -91,4 +91,4 @@ def _unzstd(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _damaged(path: Path, what: str, done: int, reason: str) -> BadData:
-    return BadData(f"{shown(path)}: damaged {what} after {done:,} decompressed bytes: {shown(reason)}")
+    return damaged(path, f"{what} after {done:,} decompressed bytes", reason)

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from packtool.errors import Refusal
 from packtool.readers.decompress import read_blocks
-from packtool.readers.parsing import parse, too_large
+from packtool.readers.parsing import BLANK, START_BYTES, parse, too_large
 from packtool.readers.units import Record, Unit, changed, opened, read_exactly
 from packtool.sources import BOM, Source
 
 _BLOCK = 1 << 20
-_START = 64  # bytes kept of a line that is too large, to be quoted
-_BLANK = b" \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +131,10 @@ class LinesReader:
                 if row == large_row:
                     length += self._content.dropped
                 if length > self._limit:
-                    yield row, too_large(length, self._limit, line[:_START])
+                    yield row, too_large(length, self._limit, line[:START_BYTES])
                     continue
             record = parse(line)
-            if isinstance(record, dict) or line.strip(_BLANK):
+            if isinstance(record, dict) or line.strip(BLANK):
                 yield row, record
 
     def _lines(self) -> Iterator[bytes]:
@@ -147,7 +145,7 @@ class LinesReader:
 
     def _blank(self, line: bytes) -> bool:
         # a line over the limit is a record whatever it holds, as its end may not be known
-        return len(line.removesuffix(b"\n")) <= self._limit and not line.strip(_BLANK)
+        return len(line.removesuffix(b"\n")) <= self._limit and not line.strip(BLANK)
 
     def _first_records(self, count: int) -> LinesContent:
         """The content up to the end of its ``count``-th line that is not blank."""
@@ -202,7 +200,7 @@ class _Growing:
         self.data = bytearray(data)
         self.complete = data.endswith(b"\n")
         self._first = first
-        self._limit = max(max_record_bytes, _START)
+        self._limit = max(max_record_bytes, START_BYTES)
         self._last = data.rfind(b"\n") + 1  # where the last line starts
         self._dropped = 0
         self._hasher: hashlib._Hash | None = None
@@ -216,7 +214,7 @@ class _Growing:
             self.data += memoryview(block)[:taken]
             start = self._last or _bom(self.data, self._first)
             if len(self.data) - start - self.complete > self._limit:
-                self._drop(start + _START)
+                self._drop(start + START_BYTES)
         else:
             self._hasher.update(memoryview(block)[:taken])
             self._dropped += taken - self.complete

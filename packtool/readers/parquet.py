@@ -12,11 +12,11 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packtool.errors import BadData, Refusal
+from packtool.errors import Refusal
 from packtool.readers.columns import batch_records, rows_at_once
 from packtool.readers.parquet_footer import RowGroup, row_groups
-from packtool.readers.units import Record, Unit, changed, opened, read_exactly
-from packtool.sources import Source, shown
+from packtool.readers.units import Record, Unit, changed, damaged, opened, read_exactly
+from packtool.sources import Source
 
 _BLOCK = 1 << 20
 _TAIL = 8  # the length of the footer, and the mark that ends the file
@@ -153,7 +153,7 @@ def _group_records(
                 break
             yield from batch_records(batch, wanted)
     if seen != group.rows:
-        raise _damaged(path, f"row group {number}", f"it has not the {group.rows} rows that the footer names")
+        raise damaged(path, f"Parquet, row group {number}", f"it has not the {group.rows} rows that the footer names")
 
 
 def _selection(schema: pa.Schema, columns: Collection[str] | None) -> list[str] | None:
@@ -171,7 +171,7 @@ def _row_groups(path: Path, raw: BinaryIO, size: int) -> list[RowGroup]:
     try:
         return row_groups(footer, end - length)
     except ValueError as error:
-        raise _damaged(path, "footer", str(error)) from None
+        raise damaged(path, "Parquet, footer", str(error)) from None
 
 
 @contextmanager
@@ -195,9 +195,4 @@ def _faults_named(path: Path, place: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # a fault of the system, which `opened` names
-        raise _damaged(path, place, str(error)) from error
-
-
-def _damaged(path: Path, place: str, reason: str) -> BadData:
-    line = reason.strip().splitlines()[0] if reason.strip() else "unknown"
-    return BadData(f"{shown(path)}: damaged Parquet, {place}: {shown(line)}")
+        raise damaged(path, f"Parquet, {place}", str(error)) from error

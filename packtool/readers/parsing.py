@@ -4,9 +4,13 @@ import json
 
 import orjson
 
-from packtool.errors import Refusal
+from packtool.errors import Refusal, printable
 from packtool.readers.units import Record
 
+BLANK = b" \t\r\n"
+"""White space of JSON."""
+START_BYTES = 64
+"""How much is kept of a record that is too large, to be quoted."""
 _QUOTED = 60
 
 
@@ -44,8 +48,7 @@ def quoted(raw: bytes | str, at: int = 0) -> str:
     if isinstance(piece, bytes):
         # a character cut in two at an end of the stretch is no fault of the record
         piece = piece.decode("utf-8", "ignore" if more or start else "backslashreplace")
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in piece.strip())
-    return f"{'…' if start else ''}{text}{'…' if more else ''}"
+    return f"{'…' if start else ''}{printable(piece.strip())}{'…' if more else ''}"
 
 
 _TYPES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}

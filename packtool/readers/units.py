@@ -80,6 +80,18 @@ def read_exactly(file: BinaryIO, start: int, length: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def damaged(path: Path, what: str, reason: str) -> BadData:
+    """The error of a file that is not what its name says, or not whole.
+
+    Args:
+        path: the file.
+        what: its kind, and where in it the damage is.
+        reason: what the library that reads it says; the first line of it is shown.
+    """
+    line = reason.strip().splitlines()[0] if reason.strip() else "unknown"
+    return BadData(f"{shown(path)}: damaged {what}: {shown(line)}")
+
+
 def changed(path: Path) -> BadData:
     """The error of a file that is not what it was when the run began."""
     return BadData(f"{shown(path)} changed while it was read: run again once nothing writes to it")

@@ -44,10 +44,11 @@ def test_prompt_and_completion_are_joined_with_nothing_between(prompt: str, comp
     assert rendered.spans is not None
     ((start, stop),) = rendered.spans
     assert (rendered.text[:start], rendered.text[start:stop]) == (prompt, completion)
+    assert rendered.border == len(prompt)
 
 
 def test_an_empty_prompt_is_no_fault() -> None:
-    assert joined({"prompt": "", "completion": "c"}) == Rendered("c", ((0, 1),))
+    assert joined({"prompt": "", "completion": "c"}) == Rendered("c", ((0, 1),), border=0)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,8 @@ def test_each_reason(record: dict[str, Any], reason: str) -> None:
 )
 def test_alpaca_is_instruction_blank_line_input_blank_line_output(record: dict[str, Any], text: str) -> None:
     length = len(record["output"])
-    assert alpaca(record) == Rendered(text, ((len(text) - length, len(text)),))
+    border = len(text) - length
+    assert alpaca(record) == Rendered(text, ((border, len(text)),), border=border)
 
 
 @pytest.mark.parametrize(
