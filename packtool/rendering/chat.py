@@ -15,7 +15,8 @@ from packtool.errors import Refusal
 from packtool.rendering.chat_template import ChatTemplate, SpanUnprovable, TemplateError
 from packtool.rendering.conversation import Conversation, Message, with_parsed_arguments
 from packtool.rendering.rendered import Rendered
-from packtool.rendering.turns import Render, TurnFinder, TurnSpan, Unprovable
+from packtool.rendering.turn_edges import Render, TurnSpan, Unprovable
+from packtool.rendering.turns import TurnFinder
 
 Spans = tuple[tuple[int, int], ...]
 ConversationReader = Callable[[Mapping[str, Any]], Conversation | Refusal]
@@ -165,9 +166,8 @@ class ChatRenderer:
         trains = {place: (place[0] in turns) != inverted for place in conversation.part_choices}
         parts = [place for place, choice in conversation.part_choices.items() if choice is not trains[place]]
         finder = self._finders[name]
-        plain = conversation.tools is None and not conversation.extra
-        found = finder.find(messages, text, render, turns, plain=plain)
-        spans = [self._reach(span, inverted) for span in found.values()]
+        found = finder.find(messages, text, render, turns, tools=conversation.tools, extra=conversation.extra)
+        spans = [self._reach(span, inverted) for spans_of_turn in found.values() for span in spans_of_turn]
         regions = [finder.find_part(messages, text, render, *place) for place in parts]
         for (turn, _), region in zip(parts, regions, strict=True):
             if turn in turns:

@@ -22,6 +22,8 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 TRAIN_KEYS = ("train", "training", "loss", "weight")
 """Keys of a message or a content part that say whether it carries loss."""
 
+_SAY_REASONING, _SAY_TRAIN = frozenset(_REASONING), frozenset(TRAIN_KEYS)
+
 _SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -64,10 +66,9 @@ def sharegpt(record: Mapping[str, Any], columnar: bool) -> Conversation | Refusa
     turns = _listed(record, "conversations", columnar)
     if isinstance(turns, Refusal):
         return turns
-    messages: list[Any] = []
-    system = record.get("system")
-    if isinstance(system, str) and system:
-        messages.append({"role": "system", "content": system})
+    messages = _system(record)
+    if isinstance(messages, Refusal):
+        return messages
     for index, turn in enumerate(turns):
         message = _from_sharegpt(turn, index)
         if isinstance(message, Refusal):
@@ -112,18 +113,27 @@ def alpaca(record: Mapping[str, Any], columnar: bool) -> Conversation | Refusal:
     extra = "" if record.get("input") is None else string_field(record, "input")
     if isinstance(extra, Refusal):
         return extra
-    messages: list[Any] = []
-    system = record.get("system")
-    if isinstance(system, str) and system:
-        messages.append({"role": "system", "content": system})
+    messages = _system(record)
+    if isinstance(messages, Refusal):
+        return messages
     history = record.get("history")
-    for index, pair in enumerate(history if isinstance(history, list) else []):
+    if not isinstance(history, list | None):
+        return Refusal("wrong_type", "field 'history' is not a list of pairs")
+    for index, pair in enumerate(history or ()):
         if not (isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
             return Refusal("wrong_type", f"'history'[{index}] is not a pair of strings")
         messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
     messages.append({"role": "user", "content": f"{instruction}\n\n{extra}" if extra else instruction})
     messages.append({"role": "assistant", "content": output})
     return _conversation(record, messages, columnar)
+
+
+def _system(record: Mapping[str, Any]) -> list[Any] | Refusal:
+    """The message of the system prompt that stands beside the others, if there is one."""
+    if not record.get("system"):
+        return []
+    system = string_field(record, "system")
+    return system if isinstance(system, Refusal) else [{"role": "system", "content": system}]
 
 
 def with_parsed_arguments(messages: list[Message]) -> list[Message] | None:
@@ -191,7 +201,7 @@ def _conversation(record: Mapping[str, Any], messages: list[Any], columnar: bool
 
 def _with_reasoning_names(message: Message) -> Message:
     """The message with its reasoning under every name that templates read it by, as transformers gives it to them."""
-    if not any(key in message for key in _REASONING):
+    if _SAY_REASONING.isdisjoint(message):
         return message
     reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
@@ -217,6 +227,8 @@ def _check_message(message: Any, index: int) -> Refusal | None:
 
 def _choice(said: Mapping[str, Any], where: str) -> bool | Refusal | None:
     """Whether a message or part says that it trains; None where it says nothing."""
+    if _SAY_TRAIN.isdisjoint(said):
+        return None
     found: dict[str, bool] = {}
     for key in TRAIN_KEYS:
         value = said.get(key)
@@ -312,7 +324,7 @@ def _from_sharegpt(turn: Any, index: int) -> Message | Refusal:
     except ValueError:
         call = None
     calls = call if isinstance(call, list) else [call]
-    if not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls):
+    if not calls or not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls):
         return Refusal("wrong_type", f"{where}: a function_call is JSON with a name and arguments")
     return {
         "role": "assistant",
