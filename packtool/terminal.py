@@ -5,6 +5,7 @@ Everything fits 80 columns and is safe to print whatever the data holds.
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -376,8 +377,8 @@ def print_isolation(report: "IsolationReport") -> None:
     shown.print(_verdict("isolation", report.ok, f"{how}, {report.segments} segments"))
     for name, told in _isolation_rows(report):
         shown.print(Text(f"          {name:<13}{told}"))
-    if report.cause:
-        shown.print(Text(f"          {printable(report.cause)}", style="red"))
+    for part in textwrap.wrap(printable(report.cause), WIDTH - 10):
+        shown.print(Text(f"          {part}", style="red"))
     verdict = {True: "keeps documents apart", False: "LEAKS between documents", None: "cannot be judged"}
     agree = "" if report.ok or report.isolates is not True else ", but does not train as on documents alone"
     shown.print()

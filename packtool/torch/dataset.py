@@ -1,0 +1,251 @@
+"""Takes the folder of a packed dataset, gives its packs as tensors, by number, from the Parquet itself.
+
+Memory is bounded by a few row groups. Knows nothing of batches, ranks or order.
+"""
+
+import operator
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from packtool.errors import BadData
+from packtool.manifest import Manifest, ShardEntry, listed_file, read_manifest
+from packtool.shards import (
+    IGNORED,
+    PADDING_DOC,
+    ROW_GROUP_TOKENS,
+    PackBatch,
+    check_schema,
+    open_shard,
+    read_row_group,
+    read_sums,
+)
+
+Int64s = NDArray[np.int64]
+Pack = dict[str, torch.Tensor]
+
+BLANK = -(1 << 62)
+"""The number of a pack that is in no dataset: ``max_length`` tokens in one segment, none of which trains."""
+
+CACHED_ROW_GROUPS = 16
+"""Row groups kept decoded, of about 3 MB each; the sampler shuffles within as many, so that each is read once."""
+
+# Six columns take at most about 30 bytes a token, decompressed; what claims far more is not read.
+_READABLE_BYTES_PER_TOKEN = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    """A decoded row group, and where its packs lie in it."""
+
+    batch: PackBatch
+    token_starts: Int64s
+    """int64 [P+1]."""
+    segment_starts: Int64s
+    """int64 [P+1]."""
+
+
+class PackedDataset(Dataset[Pack]):
+    """The packs of a dataset folder, map-style.
+
+    ``dataset[n]`` is pack ``n`` (in the order of the shards) as a dictionary of int64 tensors: ``input_ids``,
+    ``labels`` and ``position_ids`` [T], ``seq_lengths`` and ``doc_ids`` [S]. ``dataset[BLANK]`` is a pack of padding.
+
+    No file stays open between two reads, so an instance may be forked, pickled to spawned workers, and shared
+    between threads.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        """Open the dataset in the folder ``path``; reads the manifest and the sizes of the shards.
+
+        Raises:
+            BadData: there is no manifest, or it cannot be trusted; a shard is missing or of another size.
+        """
+        # Absolute, so that a worker that changes its folder still finds it.
+        self.path = Path(path).absolute()
+        self.manifest: Manifest = read_manifest(self.path)
+        for shard in self.manifest.shards:
+            _check_size(self.path, shard)
+        packs = [shard.packs for shard in self.manifest.shards]
+        self._shard_firsts = [0, *np.cumsum(packs, dtype=np.int64).tolist()]
+        if self._shard_firsts[-1] != self.manifest.packs:
+            raise BadData(
+                f"{self.path}: the shards hold {self._shard_firsts[-1]} packs, but the manifest says "
+                f"{self.manifest.packs}: run packtool verify"
+            )
+        self._group_firsts: dict[int, list[int]] = {}
+        self._open_caches()
+
+    def __len__(self) -> int:
+        return self.manifest.packs
+
+    def __getitem__(self, index: SupportsIndex) -> Pack:
+        """Pack ``index``, counted from the end if negative.
+
+        Raises:
+            IndexError: there is no such pack.
+            BadData: the shard is damaged.
+        """
+        number = operator.index(index)
+        if number == BLANK:
+            return self._blank()
+        if number < 0:
+            number += len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"pack {index} of a dataset of {len(self)} packs")
+        shard = bisect_right(self._shard_firsts, number) - 1
+        row = number - self._shard_firsts[shard]
+        firsts = self._firsts_of(shard)
+        group = bisect_right(firsts, row) - 1
+        return _pack(self._read(shard, group), row - firsts[group])
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens in a pack."""
+        return self.manifest.max_length
+
+    @property
+    def max_segments(self) -> int:
+        """The most segments in a pack, padding counted."""
+        return self.manifest.max_segments + int(self.manifest.padded)
+
+    @property
+    def digest(self) -> str:
+        """The dataset's content digest: 64 hexadecimal digits."""
+        return self.manifest.content_digest
+
+    def row_group_packs(self) -> Int64s:
+        """int64 [G], the packs in each row group, in the order of the shards; reads every shard's footer once."""
+        counts = [np.diff(self._firsts_of(shard)) for shard in range(len(self.manifest.shards))]
+        return np.concatenate(counts).astype(np.int64)
+
+    def attention_costs(self) -> Int64s:
+        """int64 [packs], the sum of the squared segment lengths of each pack, from the footers alone.
+
+        Raises:
+            BadData: a shard has no such sums, or not one for each of its packs.
+        """
+        parts = []
+        for shard in self.manifest.shards:
+            squares = read_sums(listed_file(self.path, shard.name)).squares
+            if len(squares) != shard.packs:
+                raise BadData(_other_packs(self.path / shard.name, len(squares), shard.packs))
+            parts.append(squares)
+        return np.concatenate(parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_read", "_footer")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_caches()
+
+    def _open_caches(self) -> None:
+        self._read: Callable[[int, int], _RowGroup] = lru_cache(CACHED_ROW_GROUPS)(self._read_group)
+        self._footer: Callable[[int], pq.FileMetaData] = lru_cache(CACHED_ROW_GROUPS)(self._read_footer)
+
+    def _firsts_of(self, shard: int) -> list[int]:
+        """The first row of each row group of a shard, and the number of its rows."""
+        if shard not in self._group_firsts:
+            footer = self._footer(shard)
+            counts = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+            self._group_firsts[shard] = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
+        return self._group_firsts[shard]
+
+    def _read_footer(self, shard: int) -> pq.FileMetaData:
+        entry = self.manifest.shards[shard]
+        path = self.path / entry.name
+        with open_shard(path) as file:
+            check_schema(path, file.schema_arrow)
+            footer = file.metadata
+        if footer.num_rows != entry.packs:
+            raise BadData(_other_packs(path, footer.num_rows, entry.packs))
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            tokens = max(group.num_rows * self.max_length, ROW_GROUP_TOKENS)
+            if group.total_byte_size > _READABLE_BYTES_PER_TOKEN * tokens:
+                raise BadData(f"{path}: row group {number} is too large to be one of packs: run packtool verify")
+        return footer
+
+    def _read_group(self, shard: int, group: int) -> _RowGroup:
+        path = self.path / self.manifest.shards[shard].name
+        try:
+            file = pq.ParquetFile(path, metadata=self._footer(shard))
+        except OSError as error:
+            raise BadData(f"{path}: not a readable shard: {error}") from None
+        first = self._firsts_of(shard)[group]
+        with file:
+            batch = read_row_group(path, file, group, first)
+        _check_boundaries(path, batch, first, self.max_length)
+        return _RowGroup(batch, _starts(batch.pack_tokens), _starts(batch.pack_segments))
+
+    def _blank(self) -> Pack:
+        tokenizer = self.manifest.tokenizer
+        filler = tokenizer.pad_id if tokenizer.pad_id is not None else tokenizer.eos_id or 0
+        length = self.max_length
+        return {
+            "input_ids": torch.full((length,), filler),
+            "labels": torch.full((length,), IGNORED),
+            "position_ids": torch.arange(length),
+            "seq_lengths": torch.tensor([length]),
+            "doc_ids": torch.tensor([PADDING_DOC]),
+        }
+
+
+def _pack(group: _RowGroup, row: int) -> Pack:
+    tokens = slice(int(group.token_starts[row]), int(group.token_starts[row + 1]))
+    segments = slice(int(group.segment_starts[row]), int(group.segment_starts[row + 1]))
+    batch = group.batch
+    return {
+        "input_ids": _tensor(batch.input_ids[tokens]),
+        "labels": _tensor(batch.labels[tokens]),
+        "position_ids": _tensor(batch.position_ids[tokens]),
+        "seq_lengths": _tensor(batch.seq_lengths[segments]),
+        "doc_ids": _tensor(batch.doc_ids[segments]),
+    }
+
+
+def _tensor(values: NDArray[Any]) -> torch.Tensor:
+    # astype copies, so no tensor keeps its whole row group alive, nor can one be changed through it.
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _starts(counts: NDArray[np.int32]) -> Int64s:
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def _check_size(folder: Path, shard: ShardEntry) -> None:
+    size = listed_file(folder, shard.name).stat().st_size
+    if size != shard.bytes:
+        raise BadData(
+            f"{folder / shard.name}: {size} bytes, but the manifest says {shard.bytes}: "
+            "copy the dataset again, or run packtool verify"
+        )
+
+
+def _check_boundaries(path: Path, batch: PackBatch, first_pack: int, max_length: int) -> None:
+    # An attention kernel takes boundaries on trust, and reads outside its memory where they are wrong.
+    starts = _starts(batch.pack_segments)[:-1]
+    wrong = (batch.pack_tokens < 1) | (batch.pack_tokens > max_length) | (batch.pack_segments < 1)
+    if not wrong.any():
+        wrong |= np.minimum.reduceat(batch.seq_lengths, starts) < 1
+        wrong |= np.add.reduceat(batch.seq_lengths.astype(np.int64), starts) != batch.pack_tokens
+    if wrong.any():
+        pack = first_pack + int(np.argmax(wrong))
+        raise BadData(f"{path}: pack {pack}: the segments do not fit the pack: run packtool verify")
+
+
+def _other_packs(path: Path, found: int, expected: int) -> str:
+    return f"{path}: {found} packs, but the manifest says {expected}: run packtool verify"

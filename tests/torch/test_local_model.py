@@ -1,0 +1,210 @@
+"""``packtool verify OUT --model PATH``: the verdict on the command line; nothing of a model's folder is run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from packtool import cli
+from packtool.errors import BadData, Misuse
+from packtool.torch.local_model import check_dataset
+from tests import dataset_builder
+
+transformers = pytest.importorskip("transformers")
+
+from tests.torch import models  # noqa: E402
+
+SIZES: dict[str, Any] = {**models.SIZES, "vocab_size": 4096}
+BLOOM: dict[str, Any] = {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 4096}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config and weights."""
+    folder = tmp_path_factory.mktemp("llama")
+    models.build(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
+    return folder
+
+
+def config_only(folder: Path, config: Any) -> Path:
+    """A folder with a config alone."""
+    config.save_pretrained(folder)
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    return folder
+
+
+def verify(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and error of ``packtool verify``."""
+    code = cli._exit_code(["verify", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_a_llama_with_sdpa_keeps_documents_apart(packed: Path, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, _ = verify(capsys, packed, "--model", llama)
+    assert code == 0
+    assert "ok    isolation      LlamaForCausalLM, sdpa, float32, 6 segments" in shown
+    assert "LlamaForCausalLM: keeps documents apart" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines() if str(packed) not in line)
+
+
+def test_a_bloom_is_seen_leaking(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config_only(tmp_path / "bloom", transformers.BloomConfig(**BLOOM))
+    code, shown, _ = verify(capsys, packed, "--model", path)
+    assert code == 1
+    assert "FAIL  isolation      BloomForCausalLM, eager, float32" in shown
+    assert "leaks        segment" in shown
+    assert "does not take the boundaries" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines() if str(packed) not in line)
+    assert shown.endswith("BloomForCausalLM: LEAKS between documents\n")
+
+
+def test_json_has_the_report_under_isolation(packed: Path, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, _ = verify(capsys, packed, "--model", llama, "--json")
+    values = json.loads(shown)
+    assert code == 0
+    assert values["ok"] is values["isolation"]["ok"] is values["isolation"]["isolates"] is True
+    assert values["isolation"]["leaks"] == []
+    assert {"checks", "packs", "path", "segments", "tokens"} <= values.keys()
+
+
+def test_json_of_a_leak_is_not_ok(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config_only(tmp_path / "bloom", transformers.BloomConfig(**BLOOM))
+    code, shown, _ = verify(capsys, packed, "--model", path, "--json")
+    values = json.loads(shown)
+    assert code == 1
+    assert values["ok"] is values["isolation"]["isolates"] is False
+    assert values["isolation"]["leaks"][0].keys() == {"source", "target", "difference"}
+    assert all(check["ok"] for check in values["checks"])
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_the_attention_that_is_asked_for_is_looked_at(packed: Path, llama: Path, attention: str) -> None:
+    report = check_dataset(packed, llama, attention)
+    assert report.attention == attention
+    assert report.ok
+
+
+def test_from_a_config_alone_two_layers_or_one_of_each_kind_are_made(packed: Path, tmp_path: Path) -> None:
+    config = transformers.Gemma3TextConfig(
+        **{**SIZES, "num_hidden_layers": 12, "vocab_size": 50_000}, head_dim=8, sliding_window=16
+    )
+    assert "full_attention" not in config.layer_types[:2]
+    path = config_only(tmp_path / "gemma", config)
+    seen: list[Any] = []
+
+    def watch(module: Any, *_: Any) -> None:
+        if type(module).__name__ == "Gemma3ForCausalLM":
+            seen.append(module.config)
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(watch)
+    try:
+        report = check_dataset(packed, path)
+        by_file = check_dataset(packed, path / "config.json")
+    finally:
+        handle.remove()
+    assert report.ok
+    assert report == by_file, "random weights are the same every time"
+    assert seen[0].layer_types == ["sliding_attention", "sliding_attention", "full_attention"]
+    assert seen[0].num_hidden_layers == 3
+    assert seen[0].vocab_size < 50_000
+
+
+def test_experts_are_made_few(packed: Path, tmp_path: Path) -> None:
+    config = transformers.Qwen3MoeConfig(**SIZES, head_dim=8, num_experts=64, moe_intermediate_size=16)
+    assert check_dataset(packed, config_only(tmp_path / "moe", config)).ok
+
+
+def test_a_model_of_another_tokenizer_is_refused(packed: Path, tmp_path: Path) -> None:
+    path = config_only(tmp_path / "small", transformers.LlamaConfig(**models.SIZES))
+    with pytest.raises(Misuse, match=r"vocabulary has 97 entries, but .* packed with another model's tokenizer"):
+        check_dataset(packed, path)
+
+
+def test_a_dataset_of_one_segment_is_refused(tmp_path: Path, llama: Path) -> None:
+    whole = dataset_builder.Stretch(dataset_builder.document(0, 10), 0, 10)
+    dataset_builder.make_dataset(tmp_path / "one", dataset_builder.Recipe(16, [[whole]]))
+    with pytest.raises(BadData, match="one segment, into which nothing can leak"):
+        check_dataset(tmp_path / "one", llama)
+
+
+def test_an_unsound_dataset_is_reported_before_any_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset_builder.make_dataset(tmp_path / "out", dataset_builder.sample())
+
+    def lose(columns: dict[str, list[int]]) -> None:
+        columns["position_ids"][3] = 9
+
+    dataset_builder.change_shards(tmp_path / "out", lose)
+    code, shown, _ = verify(capsys, tmp_path / "out", "--model", tmp_path / "no model here")
+    assert code == 1
+    assert "NOT sound" in shown
+
+
+# --- what a folder may not do -----------------------------------------------------------------------------------
+
+
+def test_paths_that_are_no_model_are_misuse(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    (tmp_path / "unknown").mkdir()
+    (tmp_path / "unknown" / "config.json").write_text('{"model_type": "no_such_type"}')
+    for path, words in (
+        (tmp_path / "nothing", "no such file or folder"),
+        (packed, "no config.json in it"),
+        (tmp_path / "broken", "transformers cannot use its config"),
+        (tmp_path / "unknown", "transformers cannot use its config"),
+    ):
+        code, _, error = verify(capsys, packed, "--model", path)
+        assert code == 2
+        assert words in error
+        assert error.count("\n") == 1
+
+
+def test_attention_without_a_model_is_misuse(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = verify(capsys, packed, "--attention", "sdpa")
+    assert code == 2
+    assert "give --model" in error
+
+
+def test_an_attention_that_is_not_there_is_misuse(packed: Path, llama: Path) -> None:
+    with pytest.raises(Misuse, match="no_such"):
+        check_dataset(packed, llama, "no_such")
+
+
+def test_no_code_of_the_folder_runs(packed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    ran = tmp_path / "ran"
+    (folder / "modeling_evil.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    names = {"AutoConfig": "modeling_evil.Config", "AutoModelForCausalLM": "modeling_evil.Model"}
+    for model_type in ("evil", "llama"):
+        values = {**transformers.LlamaConfig(**SIZES).to_dict(), "model_type": model_type, "auto_map": names}
+        (folder / "config.json").write_text(json.dumps(values))
+        try:
+            check_dataset(packed, folder)
+        except Misuse as error:
+            assert "\n" not in str(error)  # noqa: PT017
+        else:
+            assert model_type == "llama", "transformers' own class serves"
+    assert not ran.exists()
+
+
+def test_pickled_weights_are_never_read(packed: Path, tmp_path: Path) -> None:
+    path = config_only(tmp_path / "pickled", transformers.LlamaConfig(**SIZES))
+    (path / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n(S'false'\ntR.")
+    assert check_dataset(packed, path).ok, "random weights were taken"
+
+
+@pytest.mark.parametrize("where", ["option", "config"])
+def test_kernels_from_the_hub_are_refused(packed: Path, tmp_path: Path, where: str) -> None:
+    path = config_only(tmp_path / "hub", transformers.LlamaConfig(**SIZES))
+    kernel = "somebody/flash-attn"
+    if where == "config":
+        values = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**values, "attn_implementation": kernel}))
+    with pytest.raises(Misuse, match="would be loaded from the hub"):
+        check_dataset(packed, path, kernel if where == "option" else None)
