@@ -5,6 +5,7 @@ whatever the workers.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,11 @@ import numpy as np
 
 from packtool.errors import BAD_RECORD_REASONS, UNRENDERED_REASONS, BadData, bad_record_message
 from packtool.hashing import odd_mix
-from packtool.manifest import SourceEntry
+from packtool.manifest import CONTROL_CHARACTERS, SourceEntry
 from packtool.planning import PlacedUnit
 from packtool.rejects import Reject
 from packtool.sources import Source, shown
-from packtool.token_store import TokenStore, store_changed
+from packtool.token_store import TokenStore
 from packtool.tokenizing import TokenizedUnit
 
 EARLY_RECORDS = 1_000
@@ -56,6 +57,8 @@ class ReadingAccounts:
         self._stop_at_bad_record = stop_at_bad_record
         self._max_left_out = max_left_out
         self._rows = 0
+        self.first_reject = ""
+        """The first record that became no document, for people."""
         self._unrendered = 0
         self._example = ""
         self._early_checked = False
@@ -107,7 +110,7 @@ class ReadingAccounts:
         for source, account in zip(self._sources, self._accounts, strict=True):
             entries.append(
                 SourceEntry(
-                    name=source.name,
+                    name=recorded_name(source.name),
                     kind=str(source.kind),
                     compression=str(source.compression),
                     first=first,
@@ -132,11 +135,8 @@ class ReadingAccounts:
         for unit in self.units:
             if unit.summary.records == unit.summary.documents:
                 continue
-            source = self._sources[unit.source].name
-            stored = self._store.find(unit.summary.digest)
-            if stored is None:
-                raise store_changed(self._store.unit_folder(unit.summary.digest))
-            for reject in stored.rejects:
+            source = recorded_name(self._sources[unit.source].name)
+            for reject in self._store.rejects(unit.summary.digest):
                 doc_id = unit.first_row + reject.row
                 line = doc_id - first_rows[unit.source] + 1
                 yield Reject(source, line, doc_id, 0, 0, 0, reject.reason, reject.detail)
@@ -157,9 +157,11 @@ class ReadingAccounts:
             row = first_row + reject.row
             if reject.reason in BAD_RECORD_REASONS and self._stop_at_bad_record:
                 raise BadData(bad_record_message(name, row, reject.reason, reject.detail))
+            told = f"{name}:{row + 1}: {reject.reason}: {reject.detail}"
+            self.first_reject = self.first_reject or told
             if reject.reason in UNRENDERED_REASONS:
                 self._unrendered += 1
-                self._example = self._example or f"{name}:{row + 1}: {reject.reason}: {reject.detail}"
+                self._example = self._example or told
         if unit.summary.records >= early:
             self._check_early()
 
@@ -174,6 +176,11 @@ class ReadingAccounts:
                 f"{self._example} ({self._unrendered:,} of the first {records:,} records are left out like this, "
                 f"more than --max-left-out {self._max_left_out:g}%; mend them, or raise it)"
             )
+
+
+def recorded_name(name: str) -> str:
+    """A source's name as the dataset has it: with escapes for the control characters that a file name may hold."""
+    return re.sub(CONTROL_CHARACTERS, lambda match: f"\\x{ord(match[0]):02x}", name)
 
 
 def _first_rows(accounts: Sequence[_SourceAccount]) -> list[int]:

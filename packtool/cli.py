@@ -3,6 +3,7 @@
 Imports nothing heavy before a command runs, so that ``--help`` answers at once.
 """
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -202,12 +203,16 @@ def main() -> None:
 
 
 def _exit_code(arguments: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no such character is no fault
     try:
         # Not app(): it would make other exceptions of Ctrl-C and of a pipe that is closed.
         command = typer.main.get_command(app)
         with command.make_context("packtool", arguments or ["--help"]) as context:
             command.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where standard output was closed
+            sys.stdout.flush()
     except typer.Exit as done:
         return done.exit_code
     except _CLICK_ERROR as error:

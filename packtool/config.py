@@ -126,7 +126,19 @@ def _one_or_many(value: Any) -> Any:
 
 
 def _template_args(value: Any) -> Any:
-    """NAME=VALUE pairs, where VALUE is JSON if it can be read as such, else text."""
+    """NAME=VALUE pairs, where VALUE is JSON if it can be read as such, else text; or a table of them."""
+    arguments = _read_template_args(value)
+    for name, argument in arguments.items() if isinstance(arguments, dict) else ():
+        if name in ("messages", "tools", "documents", "add_generation_prompt"):
+            raise ValueError(f"cannot set {name!r}, which the conversation itself gives")
+        try:
+            json.dumps(argument, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"takes JSON values, and {name!r} is none") from None
+    return arguments
+
+
+def _read_template_args(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list | tuple):
@@ -258,6 +270,10 @@ class PackConfig(BaseModel):
             return None
         if "\0" in str(value):
             raise ValueError("holds a NUL character")
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            raise ValueError("has a name that is not UTF-8; give one that is") from None
         try:
             return value.expanduser()
         except RuntimeError:

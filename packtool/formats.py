@@ -185,6 +185,19 @@ def renderer(shape: RecordShape, chat: ChatSettings | None = None, *, columnar: 
     return partial(prompt_completion.render, make_prompt=make, completion_column=shape.column(completion))
 
 
+def roles_in(heads: Iterable[SourceHead], shape: RecordShape) -> set[str]:
+    """The roles of the conversations among the first records."""
+    read = SHAPES[shape.name].read
+    roles: set[str] = set()
+    for head in heads:
+        for record in head.records:
+            given = {field: record[column] for field, column in shape.columns if column in record}
+            found = read(given, False) if read is not None else None
+            if isinstance(found, conversation.Conversation):
+                roles.update(message["role"] for message in found.messages)
+    return roles
+
+
 def token_fields(shape: RecordShape) -> TokenFields:
     """Which columns of tokenized records hold what."""
     train = tuple((field, shape.column(field)) for field in TRAIN_FIELDS if shape.has(field))
@@ -255,7 +268,10 @@ def _detect(head: SourceHead, format: FormatName, fields: Mapping[str, str]) -> 
         raise Misuse(_nothing_fits(head, format, fields))
     if len(fitting) > 1:
         named = " and ".join(f"{rule.format} ({', '.join(rule.required)})" for rule in fitting.values())
-        raise Misuse(f"{head.name}: its records fit more than one format: {named}; choose with --format or --field")
+        fields_of = " or ".join(f"--field {rule.required[0]}={rule.required[0]}" for rule in fitting.values())
+        raise Misuse(
+            f"{head.name}: its records fit more than one format: {named}; choose with --format, or {fields_of}"
+        )
     name, rule = next(iter(fitting.items()))
     # What says which tokens train is part of the shape only where it is there or named; the rest may come and go.
     optional = [

@@ -5,7 +5,7 @@ Whatever can be misuse is found here, before anything is written.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from packtool import __version__
 from packtool.config import FormatName, OnBadRecord, Overlong, PackConfig, StrategyName
-from packtool.errors import BadData, Misuse, Refusal, bad_record_message
-from packtool.formats import HEAD_RECORDS, RecordShape, SourceHead, find_shape, renderer
+from packtool.errors import BadData, Misuse, Refusal, bad_record_message, printable
+from packtool.formats import HEAD_RECORDS, RecordShape, SourceHead, find_shape, renderer, roles_in
 from packtool.packing import STRATEGIES
 from packtool.packing import Overlong as PackingOverlong
 from packtool.planning import PlanRules
@@ -47,6 +47,8 @@ class Job:
     special: SpecialTokens
     recipe: Recipe
     rules: PlanRules
+    warnings: tuple[str, ...]
+    """What may not be as the user thinks, one line each."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -140,7 +142,7 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
     found = find_sources(config.sources)
     if not found.sources:
         raise BadData("nothing to pack: " + "; ".join(found.warnings or ("no source holds data",)))
-    shape = _shape(config, found.sources)
+    heads, shape = _shape(config, found.sources)
     strategy = asked or STRATEGIES[StrategyName.BFD if shape.chooses_tokens else StrategyName.BFD_SPLIT]
     loaded = load(tokenizer)
     _refuse_chat_options(config, shape)
@@ -179,7 +181,23 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         max_segments=config.max_segments,
         group_tokens=config.group_tokens,
     )
-    return Job(config, found, shape, tokenizer, special, recipe, rules)
+    warnings = (*found.warnings, *_warnings(config, heads, shape))
+    return Job(config, found, shape, tokenizer, special, recipe, rules, warnings)
+
+
+def _warnings(config: PackConfig, heads: Sequence[SourceHead], shape: RecordShape) -> Iterator[str]:
+    if shape.format is FormatName.MESSAGES and not {"last", "all"} & set(config.train_on):
+        roles = roles_in(heads, shape)
+        for role in config.train_on:
+            if roles and role not in roles:
+                known = ", ".join(map(printable, sorted(roles)))
+                yield f"--train-on {printable(role)}: no message of the first records has that role (they have {known})"
+    if shape.name == "alpaca":
+        unused = [
+            name for name in ("system", "history") if any(record.get(name) for h in heads for record in h.records)
+        ]
+        if unused:
+            yield f"the columns {' and '.join(unused)} are not used; --format messages uses them"
 
 
 _CHAT_OPTIONS = ("chat_template", "template_arg", "template_date", "train_on", "end_of_turn")
@@ -232,7 +250,7 @@ def _shuffle(config: PackConfig, strategy: str) -> bool:
     return False
 
 
-def _shape(config: PackConfig, sources: tuple[Source, ...]) -> RecordShape:
+def _shape(config: PackConfig, sources: tuple[Source, ...]) -> tuple[list[SourceHead], RecordShape]:
     heads: list[SourceHead] = []
     first_bad: tuple[str, int, Refusal] | None = None
     for source in sources:
@@ -245,15 +263,15 @@ def _shape(config: PackConfig, sources: tuple[Source, ...]) -> RecordShape:
         heads.append(SourceHead(name, good))
     shape = find_shape(heads, config.format, config.field, config.prompt_template)
     if shape is not None:
-        return shape
+        return heads, shape
     if first_bad is None:
         raise BadData("nothing to pack: " + "; ".join(f"{head.name} holds no records" for head in heads[:3]))
     name, row, refusal = first_bad
     if config.on_bad_record is OnBadRecord.ERROR:
         raise BadData(bad_record_message(name, row, refusal.reason, refusal.detail))
     raise BadData(
-        f"{name}:{row + 1}: none of the first {HEAD_RECORDS} records of any source can be read, so their format "
-        f"cannot be told ({refusal.reason}: {refusal.detail})"
+        f"{name}:{row + 1}: none of the first records of any source can be read, so what they hold cannot be told "
+        f"({refusal.reason}: {refusal.detail}); mend them or put a good one first"
     )
 
 

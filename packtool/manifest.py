@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from packtool.config import FormatName, StrategyName
 from packtool.errors import BadData
 from packtool.shards import SHARD_NAME
 
@@ -25,7 +26,14 @@ TOKENIZER_FOLDER = "tokenizer"
 PARTIAL_NAME = ".partial"
 """Where everything lives while it is made."""
 
+CONTROL_CHARACTERS = r"[\x00-\x1f\x7f-\x9f]"
+"""A pattern for what a source's name may not hold."""
+
+DOC_IDS = 2**53
+"""Doc ids are below it: every reader of JSON has such a number exactly."""
+
 Number = Annotated[int, Field(ge=0, lt=2**63)]
+Rows = Annotated[int, Field(ge=0, le=DOC_IDS)]
 Uint64 = Annotated[int, Field(ge=0, lt=2**64)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -40,9 +48,9 @@ class SourceEntry(_Part):
     name: str
     kind: str
     compression: str
-    first: Number
+    first: Rows
     """The doc id of its row 0; doc id = first + zero-based row."""
-    rows: Number
+    rows: Rows
     """Physical rows: lines with the blank ones, array elements, Parquet rows."""
     records: Number
     """Rows that are not blank."""
@@ -53,6 +61,13 @@ class SourceEntry(_Part):
     """Sum modulo 2^64 of odd_mix(doc_id) x h over its documents."""
     digest: Sha256
     """The sha256 of its units' digests."""
+
+    @field_validator("name")
+    @classmethod
+    def _below_a_folder(cls, name: str) -> str:
+        if not name or name.startswith("/") or ".." in name.split("/") or re.search(CONTROL_CHARACTERS, name):
+            raise ValueError(f"{name!r:.80} is not the name of a source")
+        return name
 
 
 class TokenizerEntry(_Part):
@@ -71,6 +86,13 @@ class TokenizerEntry(_Part):
     pad: str | None
     pad_id: Number | None
     pad_origin: str
+
+    @model_validator(mode="after")
+    def _in_the_vocabulary(self) -> Self:
+        for id in (*self.bos_ids, self.eos_id, self.pad_id):
+            if id is not None and id >= self.vocabulary_size:
+                raise ValueError(f"special token {id} is not in the vocabulary of {self.vocabulary_size}")
+        return self
 
 
 class DocumentCounts(_Part):
@@ -190,6 +212,46 @@ class Manifest(_Part):
     """Every other file but run.json and the manifest itself."""
     content_digest: Sha256
     """The sha256 of the shards' content digests: the same data gives the same one under every library version."""
+
+    @field_validator("strategy")
+    @classmethod
+    def _known_strategy(cls, name: str) -> str:
+        if name not in set(StrategyName):
+            raise ValueError(f"{name!r:.80} is not a strategy")
+        return name
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, name: str) -> str:
+        if name not in set(FormatName) - {FormatName.AUTO}:
+            raise ValueError(f"{name!r:.80} is not a format of records")
+        return name
+
+    @field_validator("sources")
+    @classmethod
+    def _end_to_end(cls, sources: tuple[SourceEntry, ...]) -> tuple[SourceEntry, ...]:
+        end = 0
+        for source in sources:
+            if source.first != end:
+                raise ValueError(f"{source.name!r:.80} begins at {source.first}; the rows before it end at {end}")
+            end += source.rows
+        if end > DOC_IDS:
+            raise ValueError(f"{end} rows, more than there are doc ids")
+        return sources
+
+    @model_validator(mode="after")
+    def _options_held(self) -> Self:
+        held = {
+            "max_length": self.max_length,
+            "strategy": self.strategy,
+            "format": self.format,
+            "pad": self.padded,
+        }
+        for option, value in held.items():
+            told = self.options.get(option, value)
+            if type(told) is not type(value) or told != value:
+                raise ValueError(f"options.{option} is {told!r:.80}, but the dataset's is {value!r}")
+        return self
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from packtool import __version__
-from packtool.accounts import ReadingAccounts
+from packtool.accounts import ReadingAccounts, recorded_name
 from packtool.assembly import ShardTask, StoredUnitFiles, write_shard, write_units
 from packtool.card import dataset_card
 from packtool.config import OnBadRecord, PackConfig
@@ -76,7 +76,9 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
     output = OutputFolder(config.output)
     standing = output.standing()
     job = settle(config, _recorded_options(output))
-    for warning in job.found.warnings:
+    if config.cache_dir is not None and config.cache_dir.exists() and not config.cache_dir.is_dir():
+        raise Misuse(f"--cache-dir {config.cache_dir}: not a folder; give one, or a name that is free")
+    for warning in job.warnings:
         on_event(Notice(warning, warning=True))
     if standing is Standing.FINISHED:
         if not config.overwrite:
@@ -150,7 +152,8 @@ def _already_done(job: Job, output: OutputFolder, on_event: Listener) -> Manifes
         },
         "template": manifest.template_digest,
     }
-    now = {**job.command, "versions": {}}
+    names = [recorded_name(source.name) for source in job.sources]
+    now = {**job.command, "sources": names, "versions": {}}
     if told := difference(now, then):
         raise Misuse(
             f"{output.path}: holds the dataset of another command ({'; '.join(told)}); "
@@ -267,7 +270,8 @@ def _plan(job: Job, store: TokenStore, accounts: ReadingAccounts, output: Output
         reasons = accounts.rejected + plan.counts.cut_rows
         told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
         records = f"{accounts.records:,} record{'' if accounts.records == 1 else 's'}"
-        raise BadData(f"nothing left to pack: {records} read" + (f", left out: {told}" if told else ""))
+        first = f" ({accounts.first_reject})" if accounts.first_reject else ""
+        raise BadData(f"nothing left to pack: {records} read" + (f", left out: {told}{first}" if told else ""))
     return plan
 
 
@@ -338,18 +342,22 @@ class _FinishedShards:
         self._ready = output.ready
         self._plan_key = plan_key
         self._folder.mkdir(exist_ok=True)
-        known = {path.stem for path in self._folder.glob("*.json")}
+        self._infos = {path.stem: self._read(path.stem) for path in self._folder.glob("*.json")}
         for path in self._ready.iterdir():
-            if path.name not in known or self.find(path.name) is None:
+            if self._infos.get(path.name) is None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def find(self, name: str) -> ShardInfo | None:
+        return self._infos.get(name)
+
+    def _read(self, name: str) -> ShardInfo | None:
         try:
             record = json.loads((self._folder / f"{name}.json").read_bytes())
             if record["plan"] != self._plan_key:
                 return None
             info = ShardInfo(**record["info"])
-            return info if (self._ready / name).stat().st_size == info.bytes else None
+            path = self._ready / name
+            return info if path.stat().st_size == info.bytes and sha256_of(path) == info.sha256 else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -394,7 +402,6 @@ def _rejects(job: Job, accounts: ReadingAccounts, plan: Plan) -> Iterator[Reject
 
 
 def _cut_rows(blocks: Iterator[Records], job: Job, accounts: ReadingAccounts) -> Iterator[Reject]:
-    names = {index: source.name for index, source in enumerate(job.sources)}
     entries = accounts.entries()
     index = 0
     for block in blocks:
@@ -404,7 +411,7 @@ def _cut_rows(blocks: Iterator[Records], job: Job, accounts: ReadingAccounts) ->
             reason = Cut(code).name
             line = doc_id - entries[index].first + 1
             detail = _DETAILS[reason].format(whole=whole, max_length=job.rules.max_length)
-            yield Reject(names[index], line, doc_id, offset, length, checksum, reason, detail)
+            yield Reject(entries[index].name, line, doc_id, offset, length, checksum, reason, detail)
 
 
 _DETAILS = {

@@ -181,14 +181,14 @@ def print_summary(manifest: Manifest, folder: str) -> None:
     rows = _summary_rows(manifest)
     for name, value in rows:
         line = Text(f"{name:<13}", style="bold")
-        line.append(value, style="default")
+        line.append(printable(value), style="default")
         shown.print(line)
     if manifest.rejected and lost * 100 <= manifest.tokens.into:
         _print_rejects(shown, manifest)
     shown.print()
     for name, value in (("written to", printable(folder)), ("check it", f"packtool verify {printable(folder)}")):
         line = Text(f"{name:<13}", style="bold")
-        line.append(value, style="default")
+        line.append(printable(value), style="default")
         shown.print(line, no_wrap=True, overflow="ignore", crop=False)
     shown.print()
     for line_of_help in _loading_lines(folder):
@@ -243,7 +243,7 @@ def _print_rejects(shown: Console, manifest: Manifest, style: str = "default") -
     for reason, rows in manifest.rejected.items():
         tokens = manifest.rejected_tokens.get(reason, 0)
         told = f"{rows:,} x {reason}" + (f", {tokens:,} tokens" if tokens else "")
-        shown.print(Text(f"  {told} (rejects.jsonl says where)", style=style))
+        shown.print(Text(f"  {printable(told)} (rejects.jsonl says where)", style=style))
         if remedy := _REMEDIES.get(reason):
             shown.print(Text(f"    {remedy}", style=style))
 
@@ -273,7 +273,7 @@ def print_stats(datasets: Sequence[DatasetStats]) -> None:
     for dataset in datasets:
         table.add_column(Text(printable(dataset.path)), justify="right", overflow="fold")
     for name, values in _stats_rows(datasets):
-        table.add_row(Text(name, style="bold"), *(Text(value) for value in values))
+        table.add_row(Text(printable(name), style="bold"), *(Text(printable(value)) for value in values))
     shown.print(table)
     if len(datasets) > 1:
         shown.print(Text("packtool stats with one dataset shows its histograms too", style="dim"))

@@ -5,9 +5,10 @@ a unit that is there needs no encoding again, whichever run or source it belongs
 
     ROOT/RECIPE/UNIT/ids.bin         int32, all documents end to end
                      documents.bin   checksums, rows, lengths, run counts, runs
-                     unit.json       counts, and the records that did not become documents
+                     unit.json       counts, the records that did not become documents, and the sha256 of all this
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -22,10 +23,10 @@ from numpy.typing import NDArray
 
 from packtool.encoding import EncodedDocuments, Int32s
 from packtool.errors import PacktoolError
-from packtool.files import atomic_folder, write_synced
+from packtool.files import atomic_folder, sha256_of, write_synced
 from packtool.hashing import U64, token_checksums
 
-STORE_FORMAT = 1
+STORE_FORMAT = 2
 _IDS = "ids.bin"
 _DOCUMENTS = "documents.bin"
 _UNIT = "unit.json"
@@ -93,22 +94,39 @@ class TokenStore:
         return self.folder / digest[:40]
 
     def find(self, digest: str) -> UnitSummary | None:
-        """The stored unit of that content; None where there is none, or not all of it, or its parts disagree."""
+        """The stored unit of that content; None where there is none, or any byte of it is not as it was written.
+
+        Reads the unit's files to their end: a disk or a copy that lost a bit must not become a dataset.
+        """
         folder = self.unit_folder(digest)
         try:
-            values = json.loads((folder / _UNIT).read_bytes())
-            rejects = tuple(UnitReject(**reject) for reject in values.pop("rejects"))
-            summary = UnitSummary(**values, rejects=rejects)
+            summary, hashes = _read_summary(folder / _UNIT)
             whole = (
                 summary.digest == digest
                 and _is_sound(summary)
                 and (folder / _IDS).stat().st_size == 4 * summary.tokens
                 and (folder / _DOCUMENTS).stat().st_size == 20 * summary.documents + 8 * summary.runs
                 and _agree(summary, self.documents(summary))
+                and all(sha256_of(folder / name) == hashes[name] for name in (_IDS, _DOCUMENTS))
             )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except _UNREADABLE:
             return None
         return summary if whole else None
+
+    def rejects(self, digest: str) -> tuple[UnitReject, ...]:
+        """The records of a unit, which this run has found or made, that did not become documents.
+
+        Raises:
+            PacktoolError: it is not there any more, or was changed.
+        """
+        folder = self.unit_folder(digest)
+        try:
+            summary, _ = _read_summary(folder / _UNIT)
+            if summary.digest == digest and _is_sound(summary):
+                return summary.rejects
+        except _UNREADABLE:
+            pass
+        raise store_changed(folder)
 
     @contextmanager
     def writing(self, digest: str) -> Iterator["UnitWriter"]:
@@ -177,6 +195,7 @@ class UnitWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ids = (folder / _IDS).open("wb")
+        self._ids_hash = hashlib.sha256()
         self._rows: list[Int32s] = []
         self._batches: list[tuple[U64, Int32s, Int32s, Int32s]] = []
         self._tokens = 0
@@ -184,7 +203,9 @@ class UnitWriter:
     def add(self, rows: Sequence[int], documents: EncodedDocuments) -> None:
         """Append documents; ``rows`` are theirs, rising."""
         checksums = token_checksums(documents.ids, documents.lengths)
-        self._ids.write(_raw(documents.ids, _INT32))
+        raw = _raw(documents.ids, _INT32)
+        self._ids.write(raw)
+        self._ids_hash.update(raw)
         self._tokens += len(documents.ids)
         self._rows.append(np.array(rows, dtype=np.int32))
         runs = np.stack([documents.run_starts, documents.run_stops], axis=1)
@@ -208,7 +229,8 @@ class UnitWriter:
             _joined([batch[part] for batch in self._batches], _UINT64 if part == 0 else _INT32) for part in range(4)
         )
         arrays = (checksums, _joined(self._rows, _INT32), lengths, run_counts, runs)
-        write_synced(self._folder / _DOCUMENTS, *(_raw(array, array.dtype) for array in arrays))
+        parts = [_raw(array, array.dtype) for array in arrays]
+        write_synced(self._folder / _DOCUMENTS, *parts)
         summary = UnitSummary(
             digest=digest,
             bytes=bytes,
@@ -221,7 +243,16 @@ class UnitWriter:
             rejects=tuple(rejects),
             notes=dict(sorted((notes or {}).items())),
         )
-        write_synced(self._folder / _UNIT, json.dumps(asdict(summary)).encode())
+        documents_hash = hashlib.sha256()
+        for part in parts:
+            documents_hash.update(part)
+        unit = asdict(summary)
+        hashes = {
+            _IDS: self._ids_hash.hexdigest(),
+            _DOCUMENTS: documents_hash.hexdigest(),
+            _UNIT: _summary_hash(unit),
+        }
+        write_synced(self._folder / _UNIT, json.dumps({"unit": unit, "sha256": hashes}).encode())
         return summary
 
     def close(self) -> None:
@@ -234,6 +265,24 @@ class UnitWriter:
 def store_changed(path: Path) -> PacktoolError:
     """The error of a stored unit that is not what it was when the run found or made it."""
     return PacktoolError(f"{path}: the token store was changed or cut short; run again")
+
+
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a file of a unit may raise, where it is not there or not what was written."""
+
+
+def _read_summary(path: Path) -> tuple[UnitSummary, dict[str, str]]:
+    """What the file says, and the sha256 of each file; raises one of ``_UNREADABLE``."""
+    stored = json.loads(path.read_bytes())
+    values, hashes = stored["unit"], stored["sha256"]
+    if _summary_hash(values) != hashes[_UNIT]:
+        raise ValueError("it does not have its own sha256")
+    rejects = tuple(UnitReject(**reject) for reject in values.pop("rejects"))
+    return UnitSummary(**values, rejects=rejects), hashes
+
+
+def _summary_hash(unit: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(unit).encode()).hexdigest()
 
 
 def _is_sound(summary: UnitSummary) -> bool:

@@ -255,16 +255,12 @@ def _check_file(finding: _Finding, folder: Path, entry: FileEntry | ShardEntry) 
 
 
 def _check_sources(finding: _Finding, manifest: Manifest) -> None:
-    end = 0
     for source in manifest.sources:
         finding.checked += 1
         where = f"{MANIFEST_NAME}: source {source.name!r}"
-        if source.first < end:
-            finding.fault(f"{where} begins at {source.first}, inside the one before it")
         if source.records > source.rows or source.documents > source.records:
             counts = f"{source.rows} rows, {source.records} records and {source.documents} documents"
             finding.fault(f"{where} has {counts}")
-        end = max(end, source.first + source.rows)
 
 
 def _read_rejects(

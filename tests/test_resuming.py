@@ -157,14 +157,17 @@ def test_shards_that_are_whole_are_not_written_again(tmp_path: Path, source: Pat
             runs.run(source, tmp_path / "out", **options)
     ready = tmp_path / "out" / ".partial" / "ready"
     before = {path.name: path.stat().st_mtime_ns for path in runs.shards(ready)}
-    cut_short = ready / "train-00002-of-00004.parquet"
+    cut_short, flipped = ready / "train-00002-of-00004.parquet", ready / "train-00003-of-00004.parquet"
     cut_short.write_bytes(cut_short.read_bytes()[:-1])
+    raw = bytearray(flipped.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    flipped.write_bytes(raw)
     time.sleep(0.02)
     heard = runs.Heard([])
     pack(runs.config(source, tmp_path / "out", **options), heard)
-    assert "3 of 4 shards were written before" in heard.notices
+    assert "2 of 4 shards were written before" in heard.notices
     after = {path.name: path.stat().st_mtime_ns for path in runs.shards(tmp_path / "out")}
-    assert [name for name in before if before[name] != after[name]] == [cut_short.name]
+    assert [name for name in before if before[name] != after[name]] == [cut_short.name, flipped.name]
     runs.run(source, tmp_path / "wanted", **options)
     assert runs.content(tmp_path / "out") == runs.content(tmp_path / "wanted")
 

@@ -687,3 +687,26 @@ def test_a_source_without_records_is_warned_of(tmp_path: Path) -> None:
     pack(runs.config([full, blank], tmp_path / "out"), heard)
     warnings = [event.text for event in heard.events if isinstance(event, Notice) and event.warning]
     assert warnings == [f"{blank}: holds no records"]
+
+
+@pytest.mark.parametrize("name", ["ids.bin", "documents.bin", "unit.json"])
+def test_a_bit_that_flips_in_the_cache_does_not_reach_the_dataset(tmp_path: Path, name: str) -> None:
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [n + 1, n + 2, n + 3]} for n in range(50)])
+    runs.run(source, tmp_path / "wanted", cache_dir=tmp_path / "cache")
+    (path,) = (tmp_path / "cache").rglob(name)
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    runs.run(source, tmp_path / "out", cache_dir=tmp_path / "cache")
+    assert runs.content(tmp_path / "out") == runs.content(tmp_path / "wanted")
+
+
+def test_a_control_character_in_a_file_name_is_escaped_in_the_dataset(tmp_path: Path) -> None:
+    records = [{"input_ids": [1, 2, 3]}, {"input_ids": []}, {"input_ids": list(range(1, 9))}]
+    source = runs.write_jsonl(tmp_path / "a\x1b[31m.jsonl", records)
+    options = {"max_length": 4, "strategy": "bfd", "overlong": "drop"}
+    manifest = runs.run(source, tmp_path / "out", **options)
+    assert [entry.name for entry in manifest.sources] == ["a\\x1b[31m.jsonl"]
+    assert [row["source"] for row in runs.rejects(tmp_path / "out")] == ["a\\x1b[31m.jsonl"] * 2
+    assert verify(tmp_path / "out").ok
+    assert runs.run(source, tmp_path / "out", **options) == manifest

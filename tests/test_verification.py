@@ -642,11 +642,13 @@ def test_missing_sums_in_a_shards_metadata_are_found(tmp_path: Path) -> None:
     assert "packtool.pack_tokens is missing or damaged" in check_of(report, "conservation").detail
 
 
-def test_overlapping_sources_are_found(tmp_path: Path) -> None:
+def test_a_manifest_that_contradicts_itself_makes_an_unsound_dataset(tmp_path: Path) -> None:
     folder = tmp_path / "ds"
     make_dataset(folder, sample())
     change_manifest(folder, lambda values: values["sources"][0].update(rows=41))
-    assert "begins at 40, inside the one before it" in check_of(verify(folder), "documents").detail
+    report = verify(folder)
+    assert not report.ok
+    assert "'b.jsonl' begins at 40; the rows before it end at 41" in check_of(report, "manifest_files").detail
 
 
 # -- the report itself ---------------------------------------------------------------------------------------

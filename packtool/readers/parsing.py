@@ -1,6 +1,7 @@
 """The bytes of one JSON value become a record, or the reason why they are none. It knows no file or field."""
 
 import json
+import re
 
 import orjson
 
@@ -12,6 +13,9 @@ BLANK = b" \t\r\n"
 START_BYTES = 64
 """How much is kept of a record that is too large, to be quoted."""
 _QUOTED = 60
+_MOST_NESTED = 500
+"""Arrays and objects inside one another; Python's parser, without it, goes as deep as its caller left room for."""
+_STRUCTURE = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 
 
 def parse(raw: bytes) -> Record | Refusal:
@@ -61,12 +65,30 @@ def _parse_leniently(raw: bytes) -> object:
     except UnicodeDecodeError as error:
         at = error.start
         return Refusal("bad_utf8", f"byte {at + 1} (0x{raw[at]:02x}) is not UTF-8: {quoted(raw, at)}")
+    if _is_nested_too_deeply(text):
+        return Refusal("bad_json", f"nested too deeply: {quoted(text)}")
     try:
         return json.loads(text, parse_int=_whole_number)
-    except RecursionError:
-        return Refusal("bad_json", f"nested too deeply: {quoted(text)}")
     except json.JSONDecodeError as error:
         return Refusal("bad_json", f"{error.msg} at character {error.pos + 1}: {quoted(text, error.pos)}")
+
+
+def _is_nested_too_deeply(text: str) -> bool:
+    if text.count("[") + text.count("{") <= _MOST_NESTED:
+        return False
+    depth = 0
+    in_string = False
+    for match in _STRUCTURE.finditer(text):
+        mark = match[0]
+        if mark == '"':
+            in_string = not in_string
+        elif not in_string and mark in ("[", "{"):
+            depth += 1
+            if depth > _MOST_NESTED:
+                return True
+        elif not in_string and mark in ("]", "}"):
+            depth -= 1
+    return False
 
 
 def _whole_number(digits: str) -> int | float:

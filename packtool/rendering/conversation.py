@@ -24,6 +24,9 @@ TRAIN_KEYS = ("train", "training", "loss", "weight")
 
 _SAY_REASONING, _SAY_TRAIN = frozenset(_REASONING), frozenset(TRAIN_KEYS)
 
+_INSTEAD_OF_CONTENT = ("tool_calls", "function_call", *_REASONING)
+"""What a message may say without a content."""
+
 _SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -215,6 +218,8 @@ def _check_message(message: Any, index: int) -> Refusal | None:
     if not isinstance(role, str) or not role:
         state = "has no role" if role is None else f"has the role {str(role)[:40]!r}"
         return Refusal("bad_role", f"{where} {state}")
+    if "content" not in message and not any(message.get(key) for key in _INSTEAD_OF_CONTENT):
+        return Refusal("missing_field", f"{where} has no content")
     content = message.get("content")
     if content is not None and not isinstance(content, str | list):
         return Refusal("wrong_type", f"{where}: the content is neither a string nor a list of parts")
@@ -315,10 +320,17 @@ def _from_sharegpt(turn: Any, index: int) -> Message | Refusal:
     if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
         state = "does not say whom it is from" if speaker is None else f"is from {str(speaker)[:40]!r}"
         return Refusal("bad_role", f"{where} {state}; known are {', '.join(_SHAREGPT_ROLES)}")
-    said: Message = {key: value for key, value in turn.items() if key not in ("from", "value")}
-    value = turn.get("value")
+    if "value" not in turn:
+        return Refusal("missing_field", f"{where} has no value")
+    value = turn["value"]
+    role = _SHAREGPT_ROLES[speaker]
+    for key, meant in (("content", value), ("role", role)):
+        # Two datasets joined into one table leave such keys, as nulls; anything else would be a second answer.
+        if turn.get(key) is not None and turn[key] != meant:
+            return Refusal("wrong_type", f"{where} has a {key} of its own beside from and value")
+    said: Message = {key: entry for key, entry in turn.items() if key not in ("from", "value", "content", "role")}
     if speaker != "function_call":
-        return {"role": _SHAREGPT_ROLES[speaker], "content": value, **said}
+        return {"role": role, "content": value, **said}
     try:
         call = orjson.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -327,7 +339,7 @@ def _from_sharegpt(turn: Any, index: int) -> Message | Refusal:
     if not calls or not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls):
         return Refusal("wrong_type", f"{where}: a function_call is JSON with a name and arguments")
     return {
-        "role": "assistant",
+        "role": role,
         "content": "",
         "tool_calls": [{"type": "function", "function": each} for each in calls],
         **said,

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from packtool.rendering.chat_template import TemplateError
@@ -29,15 +29,6 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 CALLS = "tool_calls"
 SPOKEN = ("content", *REASONING, CALLS)
 """What a turn says; everything else in a message is how it is said, and stays when the text is replaced."""
-REMEMBERED = 1_024
-"""How much a finder remembers of each kind."""
-
-
-def make_room(memory: dict[Any, Any]) -> None:
-    if len(memory) >= REMEMBERED:
-        memory.clear()
-
-
 _FIRST_STAND_IN = 0xF0000  # the private-use plane 15
 _MOST_STAND_INS = 0xFFF0
 _STAND_INS = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_FIRST_STAND_IN + _MOST_STAND_INS)}]")
@@ -163,6 +154,17 @@ class _Slot:
     """Whether what stands there is made of the message's tool calls, in the template's own way."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What surrounds a turn; equal where turns reach equally far into it."""
+
+    before: str
+    after: str
+    has_before: bool
+    roles: tuple[str, ...]
+    """Of the message before, the turn, and the message behind."""
+
+
 class Frames:
     """What stands before, between and after the texts of conversations of one shape."""
 
@@ -184,6 +186,7 @@ class Frames:
         self._first = {slot.turn: number for number, slot in reversed(list(enumerate(slots)))}
         self._last = {slot.turn: number for number, slot in enumerate(slots)}
         self._is_loose = any(slot.is_loose for slot in slots)
+        self._edges: dict[int, Edges] = {}
 
     @classmethod
     def of(cls, shapes: tuple[Shape, ...], messages: Sequence[Message], render: Render) -> "Frames | None":
@@ -202,35 +205,20 @@ class Frames:
         return cls(shapes, stand_ins, render, rendered, slots)
 
     def spans(
-        self,
-        turns: Sequence[int],
-        messages: Sequence[Message],
-        rendered: str,
-        marks: Marks,
-        memory: dict[Any, Edges],
-        variables: tuple[Any, ...],
+        self, turns: Sequence[int], messages: Sequence[Message], rendered: str, marks: Marks
     ) -> dict[int, TurnSpan] | None:
-        """The spans of ``turns``, if ``rendered`` is these frames around the texts of ``messages`` in one way only.
-
-        ``memory`` is what is known of the template's frames, with such ``variables``.
-        """
+        """The spans of ``turns``, if ``rendered`` is these frames around the texts of ``messages`` in one way only."""
         texts = self._texts(messages)
         places = self._placed_loosely(texts, rendered) if self._is_loose else self._placed(texts, rendered)
         if places is None:
             return None
-        prefixes: Prefixes | None = None
+        self._look_into(turns, marks)
         spans: dict[int, TurnSpan] = {}
         for turn in turns:
             first, last = self._first[turn], self._last[turn]
-            before, after = self._frames[first], self._frames[last + 1]
-            roles = [shape.role for shape in self._shapes[max(turn - 1, 0) : turn + 2]]
-            key = (before, after, turn > 0, *roles, *variables)
-            if key not in memory:
-                prefixes = prefixes or Prefixes(self._stand_ins, self._rendered, self._render, marks)
-                make_room(memory)
-                memory[key] = self._edges(turn, before, after, prefixes, marks)
-            edges = memory[key]
-            begin, start, stop = places[first].start - len(before), places[first].start, places[last].stop
+            edges = self._edges[turn]
+            start, stop = places[first].start, places[last].stop
+            begin = start - len(self._frames[first])
             header = edges.header.of(rendered[begin:stop])
             if header is not None:
                 start = begin + header
@@ -239,11 +227,31 @@ class Frames:
             spans[turn] = TurnSpan(start, stop + edges.after - edges.ends, stop + edges.after)
         return spans
 
-    def _edges(self, turn: int, before: str, after: str, prefixes: Prefixes, marks: Marks) -> Edges:
+    def _surroundings(self, turn: int) -> "_Surroundings":
+        before, after = self._frames[self._first[turn]], self._frames[self._last[turn] + 1]
+        roles = tuple(shape.role for shape in self._shapes[max(turn - 1, 0) : turn + 2])
+        return _Surroundings(before, after, turn > 0, roles)
+
+    def _look_into(self, turns: Sequence[int], marks: Marks) -> None:
+        """Find how far ``turns`` reach into their frames: for equal surroundings once, where they first occur."""
+        wanted = set(turns)
+        if self._edges.keys() >= wanted:
+            return
+        prefixes = Prefixes(self._stand_ins, self._rendered, self._render, marks)
+        first: dict[_Surroundings, int] = {}
+        for turn in range(len(self._shapes)):
+            surroundings = self._surroundings(turn)
+            example = first.setdefault(surroundings, turn)
+            if turn in wanted and turn not in self._edges:
+                if example not in self._edges:
+                    self._edges[example] = self._edges_of(example, surroundings, prefixes, marks)
+                self._edges[turn] = self._edges[example]
+
+    def _edges_of(self, turn: int, around: "_Surroundings", prefixes: Prefixes, marks: Marks) -> Edges:
         prompt = prefixes.prompt(turn)
         first = 2 * turn if self._slots[self._first[turn]].is_reasoning else 2 * turn + 1
         region = Region(self._rendered.index(_stand_in(first)), self._rendered.index(_stand_in(2 * turn + 1)) + 1)
-        begin = region.start - len(before)
+        begin = region.start - len(around.before)
         header = Header(None)
         if self._shapes[turn].role == "assistant":
             base = prompt.base
@@ -251,8 +259,9 @@ class Frames:
             low = len(base) if base is not None and is_real else begin
             header = find_header(self._rendered, low, region, prompt.text, marks).counted_from(begin)
         _, found, after_cut = (prefixes(turn + 1) or "").partition(_stand_in(2 * turn + 1))
-        reach = end_of_turn(after, after_cut if found else None, prompt, marks)
-        return Edges(header, reach, reach - marks.trailing(after[:reach]))
+        openers = partial(prefixes.openers, turn)
+        reach = end_of_turn(around.after, after_cut if found else None, prompt.text, openers, marks)
+        return Edges(header, reach, reach - marks.trailing(around.after[:reach]))
 
     def _texts(self, messages: Sequence[Message]) -> list[str | None]:
         """The text in each slot; None where only the template knows it."""

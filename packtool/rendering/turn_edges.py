@@ -134,8 +134,6 @@ class Prompt:
     """What stands before it; None where that is not the conversation before the turn in question."""
     is_added: bool = True
     """Whether it stands behind all that is printed without it, rather than in the place of some."""
-    openers: str = ""
-    """All that it is found to be in the conversation: what opens a turn, and so ends none."""
 
     @classmethod
     def of(cls, without: str, with_prompt: str, marks: Marks) -> Self:
@@ -197,21 +195,25 @@ def _header_stop(text: str, low: int, region: Region, header: str, marks: Marks)
             # The two renders that bound the text differ within the header. A token behind it, such as one that
             # opens a channel for reasoning, is no part of the header: another turn goes on without it.
             return place + len(header)
+        if rest.strip() and not is_whole and not marks.opens(rest.lstrip()):
+            # What opens every turn stands there, but the role behind it is not the prompt's.
+            raise Unprovable("the role header of a turn is not the one that the generation prompt gives")
         return place + stop
     return None
 
 
-def end_of_turn(whole: str, cut: str | None, prompt: Prompt, marks: Marks) -> int:
+def end_of_turn(whole: str, cut: str | None, prompt: str, openers: Callable[[], str], marks: Marks) -> int:
     """How many characters of ``whole`` end the turn.
 
     Args:
         whole: what follows the turn's text in the conversation.
         cut: what follows it where the conversation is cut off after the turn; None where nobody can say.
         prompt: the generation prompt.
+        openers: gives what opens a turn, and so ends none.
         marks: the special tokens.
     """
     agreed = "" if cut is None else whole[: common_prefix(whole, cut)]
-    if prompt.text and cut is not None:
+    if prompt and cut is not None:
         if stop := marks.last_whole(agreed):
             return stop
         if len(agreed) < max(len(whole), len(cut)):
@@ -221,7 +223,7 @@ def end_of_turn(whole: str, cut: str | None, prompt: Prompt, marks: Marks) -> in
             return len(agreed.rstrip())
     # The template goes on in the same way whatever follows; or they agree on nothing.
     match = marks.first(whole)
-    if match is None or whole[: match.start()].strip() or match[0] in prompt.openers:
+    if match is None or whole[: match.start()].strip() or match[0] in openers():
         return 0
     # A turn that ends in white space alone has no end; what comes behind that is the header of the next message.
     return 0 if match.start() and cut is not None and not cut.strip() else match.end()
@@ -259,14 +261,22 @@ class Prefixes:
     def prompt(self, turn: int) -> Prompt:
         """What ``add_generation_prompt`` adds before ``turn``, or elsewhere if the template adds nothing there."""
         here = self._prompt_after(turn)
-        base = None if here is None else here.base
-        # A template may refuse to render no messages at all, or a conversation without a question.
-        asked = [index + 1 for index, message in enumerate(self._messages) if message.get("role") == "user"][:1]
-        counts = dict.fromkeys((*asked, turn + 1, len(self._messages)))
-        found = [prompt for prompt in (here, *map(self._prompt_after, counts)) if prompt is not None and prompt.text]
+        if here is not None and here.text and here.is_added:
+            return here
+        found = [prompt for prompt in (here, *self._elsewhere(turn)) if prompt is not None and prompt.text]
         added = [prompt for prompt in found if prompt.is_added]
         best = (added or found or [Prompt("")])[0]
-        return Prompt(best.text, base, best.is_added, "".join(prompt.text for prompt in added))
+        return Prompt(best.text, None if here is None else here.base, best.is_added)
+
+    def openers(self, turn: int) -> str:
+        """All that it is found to add in the conversation: what opens a turn, and so ends none."""
+        found = (self._prompt_after(turn), *self._elsewhere(turn))
+        return "".join(prompt.text for prompt in found if prompt is not None and prompt.is_added)
+
+    def _elsewhere(self, turn: int) -> "list[Prompt | None]":
+        # A template may refuse to render no messages at all, or a conversation without a question.
+        asked = [index + 1 for index, message in enumerate(self._messages) if message.get("role") == "user"][:1]
+        return [self._prompt_after(count) for count in dict.fromkeys((*asked, turn + 1, len(self._messages)))]
 
     def _prompt_after(self, count: int) -> Prompt | None:
         without, with_prompt = self(count), self(count, True)

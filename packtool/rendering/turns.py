@@ -19,12 +19,12 @@ those frames around the messages' own texts, in one way only, that one render ha
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from packtool.rendering.chat_template import TemplateError
-from packtool.rendering.frames import CALLS, REASONING, SPOKEN, Frames, Shape, make_room, shapes_of
+from packtool.rendering.frames import CALLS, REASONING, SPOKEN, Frames, Shape, shapes_of
 from packtool.rendering.turn_edges import (
-    Edges,
     Marks,
     Message,
     Prefixes,
@@ -39,6 +39,8 @@ from packtool.rendering.turn_edges import (
     find_header,
 )
 
+_REMEMBERED = 1_024
+"""Shapes of conversations that a finder remembers."""
 _MOST_CHARACTERS = 1 << 30
 """Rendered for one conversation, in all; a count, so that what is left out never depends on a machine."""
 
@@ -46,8 +48,8 @@ _MOST_CHARACTERS = 1 << 30
 class TurnFinder:
     """Finds turns of conversations rendered with one template.
 
-    Remembers the frames (what stands between the texts) of conversations of one shape, and how far turns reach
-    into them, so that most conversations need no render of their own.
+    Remembers the frames (what stands between the texts) of conversations of one shape, so that most conversations
+    need no render of their own. What it finds does not depend on what it remembers.
     """
 
     def __init__(self, special_tokens: Iterable[str]) -> None:
@@ -55,7 +57,6 @@ class TurnFinder:
         ordered = sorted({token for token in special_tokens if token}, key=len, reverse=True)
         self._marks = Marks(re.compile("|".join(map(re.escape, ordered))) if ordered else None)
         self._frames: dict[Any, Frames | None] = {}
-        self._edges: dict[Any, Edges] = {}
 
     def find(
         self,
@@ -87,10 +88,9 @@ class TurnFinder:
         wanted = sorted(set(turns))
         shapes = shapes_of(messages) if wanted else None
         if shapes is not None:
-            variables = (tools is not None, repr(extra) if extra else "")
-            key = (shapes, *variables, hash(repr(tools)) if tools is not None else 0)
+            key = (shapes, None if tools is None else repr(tools), repr(extra) if extra else "")
             for frames in self._frames_of(key, shapes, messages, render):
-                found = frames.spans(wanted, messages, rendered, self._marks, self._edges, variables)
+                found = frames.spans(wanted, messages, rendered, self._marks)
                 if found is not None:
                     return {turn: (span,) for turn, span in found.items()}
         conversation = _Conversation(messages, rendered, render, self._marks)
@@ -111,12 +111,13 @@ class TurnFinder:
         """Frames that ``messages`` may have: those remembered, then its own."""
         known = key in self._frames
         if not known:
-            make_room(self._frames)
+            if len(self._frames) >= _REMEMBERED:
+                self._frames.clear()
             self._frames[key] = Frames.of(shapes, messages, render)
         if (frames := self._frames[key]) is not None:
             yield frames
         # Names and ids are no part of a shape, but a template may print them.
-        if known and any(shape.named for shape in shapes) and (own := Frames.of(shapes, messages, render)) is not None:
+        if known and (own := Frames.of(shapes, messages, render)) is not None:
             yield own
 
 
@@ -235,7 +236,8 @@ class _Conversation:
             goes_on = self._after(turn, replaced, more)
             if goes_on is not None and (agreed := common_prefix(whole, goes_on)) < len(whole):
                 whole = whole[: self._marks.before_torn(whole, agreed)]
-        reach = end_of_turn(whole, cut, self._prefixes.prompt(turn), self._marks)
+        openers = partial(self._prefixes.openers, turn)
+        reach = end_of_turn(whole, cut, self._prefixes.prompt(turn).text, openers, self._marks)
         text_stop = region.stop + self._marks.trailing(whole[:reach])
         return TurnSpan(start, text_stop, region.stop + reach)
 
@@ -310,6 +312,9 @@ class _Conversation:
                 high = min(high, printed.start)
             else:
                 raise Unprovable(f"message {turn + 1}: its text cannot be told from that of other messages")
+        cut = self._prefixes(turn + 1)
+        if cut is not None and region.start <= len(cut) < region.stop and self._rendered.startswith(cut):
+            raise Unprovable(f"message {turn + 1}: the template prints its text again behind its end")
         return low, high
 
     def _check_what_else_is_printed(self, turn: int, spans: Sequence[TurnSpan]) -> None:

@@ -58,6 +58,32 @@ def test_what_matters_only_in_used_fields_passes(raw: bytes, record: dict[str, o
     assert parse(raw) == record if record is not None else isinstance(parse(raw), dict)
 
 
+@pytest.mark.parametrize("frames", [0, 300])
+@pytest.mark.parametrize(
+    ("depth", "filling", "passes"),
+    [
+        (500, b"NaN", True),
+        (501, b"NaN", False),
+        (3, b"NaN, " + b"[], {}, " * 600 + b"1", True),  # many, but not inside one another
+        (3, b'NaN, "' + b'\\"[{' * 600 + b'"', True),  # inside a string they are text
+    ],
+)
+def test_how_deep_a_record_may_be_does_not_depend_on_the_caller(
+    frames: int, depth: int, filling: bytes, passes: bool
+) -> None:
+    raw = b'{"a":' + b"[" * (depth - 1) + filling + b"]" * (depth - 1) + b"}"
+
+    def parsed(frames: int) -> object:
+        return parsed(frames - 1) if frames else parse(raw)
+
+    result = parsed(frames)
+    if passes:
+        assert isinstance(result, dict)
+    else:
+        assert isinstance(result, Refusal)
+        assert result.detail.startswith("nested too deeply")
+
+
 @given(st.integers(-(2**70), 2**70))
 def test_a_whole_number_beyond_64_bits_is_never_a_small_one(number: int) -> None:
     record = parse(b'{"id": %d}' % number)

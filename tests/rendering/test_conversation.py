@@ -371,3 +371,37 @@ def test_arguments_that_are_json_strings_can_be_parsed() -> None:
 def test_without_arguments_that_can_be_parsed_there_is_nothing_to_try_again(arguments: Any) -> None:
     message = assistant("", tool_calls=[{"function": {"name": "get", "arguments": arguments}}, "get", None])
     assert with_parsed_arguments([message, assistant("", tool_calls="get"), user("q")]) is None
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason"),
+    [
+        ({"from": "gpt", "text": "a"}, "missing_field"),
+        ({"from": "gpt", "value": "a", "content": "b"}, "wrong_type"),
+        ({"from": "gpt", "value": "a", "role": "user"}, "wrong_type"),
+    ],
+)
+def test_a_sharegpt_turn_has_one_value(turn: dict[str, str], reason: str) -> None:
+    made = conversation.sharegpt({"conversations": [{"from": "human", "value": "q"}, turn]}, False)
+    assert isinstance(made, Refusal)
+    assert made.reason == reason
+
+
+def test_null_keys_beside_a_sharegpt_value_do_not_hide_it() -> None:
+    turns = [
+        {"from": "human", "value": "q", "content": None},
+        {"from": "gpt", "value": "a", "content": None, "role": None},
+    ]
+    for columnar in (False, True):
+        made = conversation.sharegpt({"conversations": turns}, columnar)
+        assert isinstance(made, Conversation)
+        assert [(message["role"], message["content"]) for message in made.messages] == [
+            ("user", "q"),
+            ("assistant", "a"),
+        ]
+
+
+def test_a_message_without_any_content_is_a_bad_record() -> None:
+    made = conversation.openai({"messages": [{"role": "user", "text": "q"}, {"role": "assistant", "text": "a"}]}, False)
+    assert isinstance(made, Refusal)
+    assert made.reason == "missing_field"

@@ -1,6 +1,6 @@
 """Trained spans of templates without marks: equal to marked twins, ours and TRL's, and never a guess."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -462,11 +462,12 @@ def test_a_shape_of_conversation_is_looked_into_once(style: str) -> None:
     assert counted.times == 0
 
 
-def test_a_longer_conversation_takes_one_render_for_all_its_turns() -> None:
+def test_a_longer_conversation_takes_no_more_renders() -> None:
     counted = Counted(unmarked(marked("chatml")))
-    counted.find([user("a"), assistant("b"), user("c"), assistant("d")])
+    counted.find([user("a"), assistant("b")] * 10)
+    few = counted.times
     counted.find([user("a"), assistant("b")] * 50)
-    assert counted.times == 1
+    assert counted.times == few < 12
 
 
 def test_tools_do_not_make_it_render_for_each_turn() -> None:
@@ -477,11 +478,9 @@ def test_tools_do_not_make_it_render_for_each_turn() -> None:
         return [user("q"), *(message for step in steps for message in step), assistant("done")]
 
     counted.find(of(3))
+    few = counted.times
     assert len(counted.find(of(40))) == 41
-    assert counted.times <= 3
-
-
-Finder = Callable[[Sequence[Message]], dict[int, tuple[TurnSpan, ...]]]
+    assert counted.times <= few < 16
 
 
 def test_a_template_that_refuses_a_prefix_does_not_stop_the_search() -> None:
