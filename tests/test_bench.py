@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.__main__ import MEASURES
+
 ROOT = Path(__file__).parent.parent
-MEASURES = ("text", "floors", "instructions", "tokenized", "planning", "parquet", "reading-back", "start-up")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tests.bench.conversations import measure_conversations
 from tests.bench.corpus import build
 from tests.bench.end_to_end import measure_instructions, measure_text
 from tests.bench.floors import measure_floors
+from tests.bench.loader import measure_loader
 from tests.bench.parquet import measure_parquet
 from tests.bench.planning import measure_planning
 from tests.bench.reading_back import measure_reading_back
@@ -19,8 +21,19 @@ from tests.bench.setting import Setting
 from tests.bench.start_up import measure_start_up
 from tests.bench.tokenized import measure_tokenized
 
-MEASURES = ("text", "floors", "instructions", "tokenized", "planning", "parquet", "reading-back", "start-up")
-"""In the order in which they run; some need what the first made. To come: conversations, loader."""
+MEASURES = (
+    "text",
+    "floors",
+    "instructions",
+    "conversations",
+    "tokenized",
+    "planning",
+    "parquet",
+    "reading-back",
+    "loader",
+    "start-up",
+)
+"""In the order in which they run; some need what the first made."""
 
 _WIDTH = 150
 """Of the tables in a file or a pipe."""
@@ -80,6 +93,8 @@ def _measure(measure: str, setting: Setting) -> list[Line]:
             return measure_floors(setting)
         case "instructions":
             return measure_instructions(setting)
+        case "conversations":
+            return measure_conversations(setting)
         case "tokenized":
             return measure_tokenized(setting)
         case "planning":
@@ -88,6 +103,8 @@ def _measure(measure: str, setting: Setting) -> list[Line]:
             return measure_parquet(setting)
         case "reading-back":
             return measure_reading_back(setting)
+        case "loader":
+            return measure_loader(setting)
         case "start-up":
             return measure_start_up(setting)
         case _:

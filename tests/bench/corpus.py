@@ -1,7 +1,7 @@
 """The benchmark's data, made of what the machine has: a folder in; JSONL files and a note of what was found out.
 
 Python's own and installed sources, manual pages and message catalogs in many languages, and documentation.
-Nothing is downloaded, and no text is used twice. Conversations (issue "Labels") will be a third file here.
+Nothing is downloaded, and no text is used twice in a file. Turns of conversations are cut from the same documents.
 """
 
 import ast
@@ -13,11 +13,13 @@ import site
 import sysconfig
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import orjson
 
@@ -27,6 +29,11 @@ _LARGEST_FILE = 2_000_000
 _SHORTEST_MESSAGE = 60
 _SHARE_OF_INSTRUCTIONS = 10
 """Instructions come to a tenth of the texts: they are cut from parsed modules, and parsing takes a while."""
+_CONVERSATIONS_PER_MEGABYTE = 500
+_MOST_EXCHANGES = 4
+_SHORTEST_CONVERSATION = 300
+"""Letters of a document that conversations are cut from."""
+_LETTERS_OF_QUESTION, _LETTERS_OF_ANSWER = (20, 200), (50, 600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ class Corpus:
 
     text: Path
     instructions: Path
+    conversations: Path
     found: dict[str, str]
     """What each file holds, in words."""
 
@@ -56,20 +64,26 @@ def build(folder: Path, megabytes: int) -> Corpus:
     """
     text = folder / f"text-{megabytes}.jsonl"
     instructions = folder / f"instructions-{megabytes}.jsonl"
+    conversations = folder / f"conversations-{megabytes}.jsonl"
     notes = folder / f"corpus-{megabytes}.json"
-    if not notes.exists():
+    if not notes.exists() or not conversations.exists():
         limit = megabytes * 1_000_000
         found = {
             text.name: _write(text, limit, _texts()),
             instructions.name: _write(
                 instructions, max(limit // _SHARE_OF_INSTRUCTIONS, 100_000), _named("functions", _instructions())
             ),
+            conversations.name: _write(
+                conversations,
+                limit,
+                _named("conversations", islice(_conversations(), megabytes * _CONVERSATIONS_PER_MEGABYTE)),
+            ),
         }
         notes.write_bytes(orjson.dumps(found))
-    return Corpus(text, instructions, orjson.loads(notes.read_bytes()))
+    return Corpus(text, instructions, conversations, orjson.loads(notes.read_bytes()))
 
 
-def _write(path: Path, limit: int, records: Iterable[tuple[str, dict[str, str]]]) -> str:
+def _write(path: Path, limit: int, records: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     with path.open("wb") as file:
@@ -110,7 +124,7 @@ def _texts() -> Iterator[tuple[str, dict[str, str]]]:
         yield name, {"text": document}
 
 
-def _named(name: str, records: Iterable[dict[str, str]]) -> Iterator[tuple[str, dict[str, str]]]:
+def _named(name: str, records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for record in records:
         yield name, record
 
@@ -164,6 +178,29 @@ def _instructions() -> Iterator[dict[str, str]]:
                 body = "".join(lines[node.body[1].lineno - 1 : node.end_lineno])
                 if head.strip() and body.strip():
                     yield {"prompt": f"{docstring}\n\n", "completion": head + body}
+
+
+def _conversations() -> Iterator[dict[str, Any]]:
+    """One to four questions and answers, every other one with a system prompt, each turn a piece of a document."""
+    random = Random(0)
+    for _, record in _texts():
+        text, place = record["text"], 0
+        if len(text) < _SHORTEST_CONVERSATION:
+            continue
+        messages: list[dict[str, str]] = []
+        roles = ["system"] * random.randrange(2) + ["user", "assistant"] * random.randint(1, _MOST_EXCHANGES)
+        for role in roles:
+            letters = random.randint(*(_LETTERS_OF_ANSWER if role == "assistant" else _LETTERS_OF_QUESTION))
+            content = text[place : place + letters].strip()
+            place += letters
+            if not content:
+                break
+            messages.append({"role": role, "content": content})
+        # A document that is too short ends it early; it ends with an answer all the same.
+        while messages and messages[-1]["role"] != "assistant":
+            messages.pop()
+        if messages:
+            yield {"messages": messages}
 
 
 def _python_folders() -> list[Path]:

@@ -1,7 +1,4 @@
-"""A packed dataset checked and measured: `packtool verify` and `packtool stats`.
-
-The loader (issue "Torch") will stand here, or beside it, against `datasets` and TRL's collator.
-"""
+"""A packed dataset checked and measured: `packtool verify` and `packtool stats`."""
 
 from pathlib import Path
 from typing import Any

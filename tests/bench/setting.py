@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.bench.corpus import Corpus
 
 MAX_LENGTH = 4096
+SAMPLE_TOKENIZER = Path(__file__).parents[2] / "sample_data" / "tokenizer"
+"""A vocabulary of 2k tokens."""
 
 
 @dataclass(frozen=True, slots=True)

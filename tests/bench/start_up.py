@@ -6,10 +6,9 @@ from pathlib import Path
 
 from tests.bench.measuring import Run, run_command, take_turns
 from tests.bench.report import Line
-from tests.bench.setting import Setting
+from tests.bench.setting import SAMPLE_TOKENIZER, Setting
 
 _RECORDS = 1_000
-_SMALL_TOKENIZER = Path(__file__).parents[2] / "sample_data" / "tokenizer"
 
 
 def measure_start_up(setting: Setting) -> list[Line]:
@@ -26,7 +25,7 @@ def measure_start_up(setting: Setting) -> list[Line]:
     timings = take_turns(
         {
             "packtool --help": lambda: run_command(_packtool("--help")),
-            "pack 1,000 records, 2k vocabulary": lambda: pack(_SMALL_TOKENIZER),
+            "pack 1,000 records, 2k vocabulary": lambda: pack(SAMPLE_TOKENIZER),
             "pack 1,000 records, 128k vocabulary": lambda: pack(setting.tokenizer),
         },
         setting.rounds,
