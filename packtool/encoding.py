@@ -5,6 +5,7 @@ Knows nothing of records, files or packs. Nothing after this module knows of tex
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -166,7 +167,8 @@ def trained_tokens(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int
     Returns:
         bool, one entry a token.
     """
-    ranges = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+    # Twice as fast as np.array of the pairs, and most of what labels cost.
+    ranges = np.fromiter(chain.from_iterable(offsets), np.int64, 2 * len(offsets)).reshape(-1, 2)
     if spans is None:
         return np.ones(len(ranges), dtype=np.bool_)
     bounds = np.array([span for span in spans if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
