@@ -144,9 +144,8 @@ class _Conversation:
                 return spans
             except Unprovable as error:
                 why = why or error
-        others = [*self._messages[:turn], *self._messages[turn + 1 :]]
-        if others and self._try(others) == self._rendered:
-            return ()  # the template passes the message over
+        if self._is_passed_over(turn):
+            return ()
         raise why or Unprovable(f"message {turn + 1}: the template does not print its text where it can be found")
 
     def part(self, turn: int, part: int, parts: list[Any]) -> Region:
@@ -256,10 +255,16 @@ class _Conversation:
         if turn not in self._regions:
             found = [self._compare(turn, replaced) for replaced in self._replaced(turn)]
             region = next((one for one in found if isinstance(one, Region)), None)
-            if region is None and "torn" in found and any(self._messages[turn].get(key) for key in SPOKEN):
+            speaks = any(self._messages[turn].get(key) for key in SPOKEN)
+            if region is None and "torn" in found and speaks and not self._is_passed_over(turn):
                 raise Unprovable(f"message {turn + 1}: the template does not print its text where it can be found")
             self._regions[turn] = region
         return self._regions[turn]
+
+    def _is_passed_over(self, turn: int) -> bool:
+        """Whether the template prints nothing of a message."""
+        others = [*self._messages[:turn], *self._messages[turn + 1 :]]
+        return bool(others) and self._try(others) == self._rendered
 
     def _replaced(self, turn: int) -> Iterator[Message]:
         """The message saying something else: all it says as one text; or each of its texts; or its content alone."""

@@ -349,6 +349,12 @@ def test_a_message_that_is_not_printed_trains_nothing() -> None:
     assert render(source, [user("q"), assistant("")]).spans == ()
 
 
+def test_a_blank_message_that_is_not_printed_is_no_hindrance() -> None:
+    source = CHATML.replace("{{", "{% if m.content.strip() %}{{").replace("}}", "}}{% endif %}") + ASKS
+    messages = [system(" "), user("q"), assistant("a"), system("\n"), user("</s>"), assistant("b", reasoning="r")]
+    assert trained(render(source, messages)) == ["a<|im_end|>", "b<|im_end|>"]
+
+
 def test_what_closes_the_conversation_behind_messages_that_are_not_printed_is_no_end_of_turn() -> None:
     source = unmarked(marked("closing")).replace(
         "for message in messages", "for message in messages if message.role != 'tool'"
