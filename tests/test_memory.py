@@ -1,5 +1,6 @@
 """Memory does not grow with the data: runs over large inputs, measured over all their processes."""
 
+import gzip
 import subprocess
 import sys
 import time
@@ -60,6 +61,27 @@ def test_a_gigabyte_is_packed_in_bounded_memory(tmp_path: Path, strategy: str) -
     source = write_documents(tmp_path / "a.jsonl", 1 << 30)
     arguments = ["pack", str(source), "-o", str(tmp_path / "out"), "-t", str(runs.TOKENIZER), "-q"]
     peak = peak_memory([*arguments, "--workers", "2", "-s", strategy])
+    assert peak < MOST, f"{peak / MIB:,.0f} MiB"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("suffix", [".json", ".jsonl.gz"])
+def test_two_gigabytes_that_one_reader_cuts_are_packed_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
+    lines = write_documents(tmp_path / "a.jsonl", 1 << 24).read_bytes()
+    source = tmp_path / f"b{suffix}"
+    rounds = -(-(2 << 30) // len(lines))
+    with gzip.open(source, "wb", 1) if suffix.endswith(".gz") else source.open("wb") as file:
+        if suffix == ".json":
+            elements = lines.rstrip(b"\n").replace(b"\n", b",\n")
+            file.write(b"[" + elements)
+            for _ in range(rounds - 1):
+                file.write(b",\n" + elements)
+            file.write(b"]")
+        else:
+            for _ in range(rounds):
+                file.write(lines)
+    arguments = ["pack", str(source), "-o", str(tmp_path / "out"), "-t", str(runs.TOKENIZER), "-q", "--workers", "2"]
+    peak = peak_memory(arguments)
     assert peak < MOST, f"{peak / MIB:,.0f} MiB"
 
 

@@ -198,7 +198,9 @@ def test_trl_twins_train_the_same_on_examples(name: str) -> None:
     conversations = [*EXAMPLES.values(), *map(odd, TRAPS)]
     conversations += [in_parts(messages) for messages in conversations if name in NEEDS_PARTS]
     compared = sum(compare_with_trl(name, messages, {}) for messages in conversations)
-    assert compared, "their texts are equal on one of them at least"
+    # Where a twin prints nearly everything in another way, there is little to compare; elsewhere nearly all must be.
+    least = 1 if name in ("glm4moe", "qwen3", "qwen3_5_nothink", "qwen3_5_think", "qwen3_6") else 40
+    assert compared >= least, f"only {compared} of {len(conversations)} were rendered alike and not left out"
 
 
 @given(
