@@ -14,8 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from packtool.contract import IGNORED, PADDING_DOC
 from packtool.planning import ALL_THROUGH, Records, read_packs
-from packtool.shards import IGNORED, PADDING_DOC, Int32s, Int64s, PackBatch, ShardInfo, ShardWriter
+from packtool.shards import Int32s, Int64s, PackBatch, ShardInfo, ShardWriter
 from packtool.token_store import store_changed
 
 _MANY_FILES = 1 << 14

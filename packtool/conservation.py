@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packtool.contract import IGNORED
 from packtool.errors import BAD_RECORD_REASONS
 from packtool.hashing import U64, odd_mix, splitmix64, token_checksums
 from packtool.manifest import Histogram, Manifest, SourceEntry
 from packtool.rejects import Reject
-from packtool.shards import IGNORED, Int64s, PackBatch
+from packtool.shards import Int64s, PackBatch
 
 _INT64_MAX = 2**63 - 1
 _UINT64 = 2**64

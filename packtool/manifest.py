@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from packtool.config import FormatName, StrategyName
+from packtool.contract import FORMAT_VERSION
 from packtool.errors import BadData
 from packtool.shards import SHARD_NAME
 
-FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 CARD_NAME = "README.md"
 REJECTS_NAME = "rejects.jsonl"

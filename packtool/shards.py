@@ -18,16 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from packtool.contract import FORMAT_VERSION, IGNORED, PADDING_DOC
 from packtool.errors import BadData
 from packtool.files import fsync_folder, sha256_of, temporary_name
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
-
-IGNORED = -100
-"""The label of a token that carries no loss."""
-PADDING_DOC = -1
-"""The doc id of the padding segment."""
 
 ROW_GROUP_TOKENS = 256 * 1024
 TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
@@ -220,7 +216,7 @@ class ShardWriter:
         tokens, squares, segments = (np.concatenate(parts) for parts in zip(*self._sums, strict=True))
         self._writer.add_key_value_metadata(
             {
-                "packtool.format_version": "1",
+                "packtool.format_version": str(FORMAT_VERSION),
                 "packtool.pack_tokens": json.dumps(tokens.tolist(), separators=(",", ":")),
                 "packtool.pack_squares": json.dumps(squares.tolist(), separators=(",", ":")),
                 "packtool.pack_segments": json.dumps(segments.tolist(), separators=(",", ":")),

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packtool.contract import IGNORED
 from packtool.errors import Refusal
 from packtool.rendering.rendered import type_name
-from packtool.shards import IGNORED
 
 LABELS = "labels"
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")

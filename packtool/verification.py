@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packtool.conservation import Comparison, PackTally, RejectTally, SourceRanges, compare
+from packtool.contract import IGNORED
 from packtool.errors import BAD_RECORD_REASONS, LEFT_OUT_REASONS, UNRENDERED_REASONS, BadData
 from packtool.files import sha256_of
 from packtool.manifest import (
@@ -31,7 +32,6 @@ from packtool.manifest import (
 )
 from packtool.rejects import Reject, read_rejects
 from packtool.shards import (
-    IGNORED,
     ROW_GROUP_TOKENS,
     Int64s,
     PackBatch,

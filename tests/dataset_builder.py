@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from packtool.contract import IGNORED
 from packtool.errors import BadData
 from packtool.files import sha256_of
 from packtool.hashing import odd_mix, token_checksums
@@ -33,7 +34,7 @@ from packtool.manifest import (
     read_manifest,
 )
 from packtool.rejects import Reject
-from packtool.shards import IGNORED, PackBatch, ShardInfo, ShardWriter, read_batches, row_group_packs, shard_name
+from packtool.shards import PackBatch, ShardInfo, ShardWriter, read_batches, row_group_packs, shard_name
 
 VOCABULARY = 500
 PAD_ID = 3

@@ -114,7 +114,7 @@ def small_units(patch: pytest.MonkeyPatch, unit_bytes: int) -> None:
     def cut(*arguments: Any, **options: Any) -> Any:
         return cut_units(*arguments, **{**options, "unit_bytes": unit_bytes})
 
-    patch.setattr("packtool.run.cut_units", cut)
+    patch.setattr("packtool.intake.cut_units", cut)
 
 
 def small_row_groups(patch: pytest.MonkeyPatch, tokens: int) -> None:

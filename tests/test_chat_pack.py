@@ -393,7 +393,7 @@ def test_a_run_that_is_continued_on_another_day_keeps_its_date(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packtool.run._write_shards", stop)
+        patch.setattr("packtool.run.write_shards", stop)
         with pytest.raises(KeyboardInterrupt):
             pack(options)
     on_day(monkeypatch, "2026-03-02")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from packtool import __version__, cli, run
+from packtool import __version__, cli, shard_set
 from tests import runs
 
 ROOT = Path(__file__).parent.parent
@@ -316,7 +316,7 @@ def test_a_full_disk_is_one_line_and_what_was_done_stays(
         raise OSError(28, "No space left on device", str(tmp_path / "out"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "write_shard", full)
+        patch.setattr(shard_set, "write_shard", full)
         ended = call(*packing(source, tmp_path / "out", "-q"))
     assert_one_line(ended, 1, f"{tmp_path / 'out'}: No space left on device", "run the same command again")
     again = call(*packing(source, tmp_path / "out"))

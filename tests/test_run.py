@@ -365,7 +365,7 @@ def test_more_shards_than_packs_are_refused(tmp_path: Path, mixed: Path) -> None
 
 
 def test_more_shards_than_names_are_refused(tmp_path: Path, mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packtool.run.MOST_SHARDS", 3)
+    monkeypatch.setattr("packtool.shard_set.MOST_SHARDS", 3)
     with pytest.raises(BadData, match="more than 3; raise --shard-tokens"):
         runs.run(mixed, tmp_path / "out", max_length=64, group_tokens=1000)
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtool import BadData
-from packtool.shards import IGNORED
+from packtool.contract import IGNORED
 from packtool.statistics import FILL_EDGES, DatasetStats, stats
 
 from .dataset_builder import (

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtool import BadData
+from packtool.contract import IGNORED
 from packtool.manifest import MANIFEST_NAME
 from packtool.rejects import Reject
-from packtool.shards import IGNORED, SCHEMA
+from packtool.shards import SCHEMA
 from packtool.verification import CHECKS, Check, VerifyReport, verify
 
 from .dataset_builder import (

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from packtool.contract import IGNORED
 from packtool.errors import BadData, Misuse
-from packtool.shards import IGNORED
 
 MOST_SEGMENTS = 65_535
 """As many as the grid of one kernel call can take."""

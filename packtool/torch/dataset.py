@@ -18,11 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from packtool.contract import IGNORED, PADDING_DOC
 from packtool.errors import BadData
 from packtool.manifest import Manifest, ShardEntry, listed_file, read_manifest
 from packtool.shards import (
-    IGNORED,
-    PADDING_DOC,
     ROW_GROUP_TOKENS,
     PackBatch,
     check_schema,

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from packtool.contract import IGNORED
 from packtool.errors import PacktoolError
-from packtool.shards import IGNORED
 from packtool.torch.causes import difference_cause, leak_cause
 from packtool.torch.trial import (
     Forward,

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from packtool.contract import IGNORED, PADDING_DOC
 from packtool.errors import BadData, Misuse, PacktoolError
-from packtool.shards import IGNORED, PADDING_DOC
 from packtool.torch.collator import VarlenCollator
 from packtool.torch.dataset import PackedDataset
 from packtool.torch.isolation import IsolationReport, check_isolation
