@@ -141,13 +141,22 @@ def pack(
 @app.command()
 def stats(
     datasets: Annotated[list[str], typer.Argument(metavar="OUT...", help="Packed datasets.")],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw them, too, into a .png or .svg (needs matplotlib).")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show how well datasets are packed, side by side."""
     from packtool import terminal
     from packtool.statistics import stats as read
 
+    if plot is not None:
+        from packtool.plotting import check_picture, save_plot
+
+        check_picture(plot, len(datasets))
     found = [read(dataset) for dataset in datasets]
+    if plot is not None:
+        save_plot(found, plot)
     if json:
         values = [dataset.to_json() for dataset in found]
         terminal.print_json(values[0] if len(values) == 1 else values)

@@ -80,6 +80,8 @@ class DatasetStats:
     """packs - lower_bound_packs."""
     max_segments: int
     segments_per_pack: SegmentsPerPack
+    segments_per_pack_histogram: tuple[Bin, ...]
+    """Packs by segments, padding not counted; bins between 1, 2, 3, 4, 6, 8, 12, 16, ..."""
     document_length_histogram: tuple[Bin, ...]
     """Documents by length before any cut; bins from one power of two to the next."""
     fill_histogram: tuple[Bin, ...]
@@ -97,7 +99,7 @@ class DatasetStats:
     def to_json(self) -> dict[str, Any]:
         """The statistics as plain values, under the names above; bins as objects in lists."""
         values = asdict(self)
-        for name in ("document_length_histogram", "fill_histogram"):
+        for name in ("segments_per_pack_histogram", "document_length_histogram", "fill_histogram"):
             values[name] = list(values[name])
         return values
 
@@ -136,6 +138,7 @@ def stats(path: str | PathLike[str]) -> DatasetStats:
         gap_to_bound=manifest.packs - manifest.lower_bound_packs,
         max_segments=manifest.max_segments,
         segments_per_pack=packs.segments_per_pack(),
+        segments_per_pack_histogram=packs.segment_bins(),
         document_length_histogram=_length_bins(manifest.document_lengths),
         fill_histogram=packs.fill_bins(),
         attention_cost=packs.squares,
@@ -197,10 +200,29 @@ class _PackCounts:
             max=int(np.flatnonzero(self._by_segments)[-1]) if self.total else 0,
         )
 
+    def segment_bins(self) -> tuple[Bin, ...]:
+        """Bins from that of the fewest segments to that of the most, empty ones between included."""
+        used = np.flatnonzero(self._by_segments)
+        if not len(used):
+            return ()
+        edges = [1]
+        while edges[-1] <= used[-1]:
+            edges.append(_next_edge(edges[-1]))
+        running = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._by_segments)])
+        upto = running[np.minimum(edges, len(running) - 1)]
+        pairs = zip(edges, edges[1:], np.diff(upto).tolist(), strict=False)
+        return tuple(Bin(*each) for each in pairs if each[1] > used[0])
+
     def fill_bins(self) -> tuple[Bin, ...]:
         highs = (*FILL_EDGES[1:], FILL_EDGES[-1])
         counts = self._by_fill.tolist()
         return tuple(Bin(*each) for each in zip(FILL_EDGES, highs, counts, strict=True))
+
+
+def _next_edge(edge: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ...: every power of two, and half way to the next."""
+    power = 1 << (edge.bit_length() - 1)
+    return power * 2 if edge > power or power == 1 else power + power // 2
 
 
 def _quantile(counts: Int64s, q: float) -> float:

@@ -119,11 +119,25 @@ def test_statistics_of_any_dataset_are_those_of_slow_counting(recipe: Recipe) ->
             high = bin["high"]
             inside = [fill == 1 if low == 1 else low <= fill < high for fill in fills]
             assert (bin["low"], bin["count"]) == (low, sum(inside))
+        counts = [len(pack) for pack in recipe.packs]
+        for bin in found["segments_per_pack_histogram"]:
+            assert bin["count"] == sum(bin["low"] <= count < bin["high"] for count in counts)
+        assert sum(bin["count"] for bin in found["segments_per_pack_histogram"]) == len(counts)
         lengths = {s.document.doc_id: len(s.document.ids) for pack in recipe.packs for s in pack}.values()
         for bin in found["document_length_histogram"]:
             assert bin["high"] == 2 * bin["low"]
             assert bin["count"] == sum(bin["low"] <= length < bin["high"] for length in lengths)
         assert sum(bin["count"] for bin in found["document_length_histogram"]) == len(lengths)
+
+
+def test_bins_of_segments_are_powers_of_two_and_half_way_between(tmp_path: Path) -> None:
+    packs = [
+        [Stretch(document(doc_id, 2), 0, 2) for doc_id in range(first, first + n)] for first, n in ((0, 2), (2, 26))
+    ]
+    make_dataset(tmp_path / "ds", Recipe(64, packs))
+    bins = [(bin.low, bin.high, bin.count) for bin in stats(tmp_path / "ds").segments_per_pack_histogram]
+    assert bins[:3] == [(2, 3, 1), (3, 4, 0), (4, 6, 0)]
+    assert bins[3:] == [(6, 8, 0), (8, 12, 0), (12, 16, 0), (16, 24, 0), (24, 32, 1)]
 
 
 def test_left_out_and_rejected_are_the_manifests(tmp_path: Path) -> None:
