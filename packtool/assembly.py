@@ -9,13 +9,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packtool.contract import IGNORED, PADDING_DOC
-from packtool.planning import ALL_THROUGH, Records, read_packs
+from packtool.planning import Records, read_packs
 from packtool.shards import Int32s, Int64s, PackBatch, ShardInfo, ShardWriter
 from packtool.token_store import store_changed
 
@@ -91,7 +90,9 @@ def assemble(
             lengths, doc_ids, offsets, pack_segments, max_length
         )
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    ids = np.full(int(lengths.sum(dtype=np.int64)), IGNORED if pad_id is None else pad_id, dtype=np.int32)
+    ids = np.empty(int(lengths.sum(dtype=np.int64)), dtype=np.int32)
+    if pad_id is not None:
+        ids.fill(pad_id)
     fetcher.fetch_ids(segments, starts[places], ids)
     trained = np.zeros(len(ids) + 1, dtype=np.int8)
     run_starts, run_stops = fetcher.fetch_runs(segments, starts[places])
@@ -167,32 +168,37 @@ class Fetcher:
         Returns:
             starts and stops, int64 [R] each.
         """
-        all_through = segments["run_count"] == ALL_THROUGH
-        whole = places[all_through]
-        counts = np.where(all_through, 0, segments["run_count"])
-        runs = self._read_runs(segments, counts)
-        owner = np.repeat(np.arange(len(segments)), counts)
+        counts = segments["run_count"]
+        one = np.flatnonzero(counts == 1)
+        several = np.flatnonzero(counts > 1)
+        owner = np.concatenate([one, np.repeat(several, counts[several])])
+        read = self._read_runs(segments[several])
+        first = np.concatenate([segments["run_first"][one], read[:, 0]]).astype(np.int64)
+        last = np.concatenate([segments["run_stop"][one], read[:, 1]]).astype(np.int64)
         offsets, lengths = segments["offset"][owner].astype(np.int64), segments["length"][owner]
-        starts = np.clip(runs[:, 0] - offsets, 0, lengths)
-        stops = np.clip(runs[:, 1] - offsets, 0, lengths)
-        inside = starts < stops
-        starts, stops = (starts + places[owner])[inside], (stops + places[owner])[inside]
-        return (
-            np.concatenate([whole, starts]),
-            np.concatenate([whole + segments["length"][all_through], stops]),
-        )
+        starts, stops = np.clip(first - offsets, 0, lengths), np.clip(last - offsets, 0, lengths)
+        inside = np.flatnonzero(starts < stops)
+        starts, stops, at = starts[inside], stops[inside], places[owner[inside]]
+        return starts + at, stops + at
 
-    def _read_runs(self, segments: Records, counts: NDArray[Any]) -> Int32s:
-        runs = np.empty((int(counts.sum()), 2), dtype=np.int32)
+    def _read_runs(self, segments: Records) -> Int32s:
+        """The runs of the documents of segments, one after the other, int32 [R, 2]."""
+        counts = segments["run_count"]
+        runs = np.empty((int(counts.sum(dtype=np.int64)), 2), dtype=np.int32)
         view = runs.reshape(-1).view(np.uint8).data
-        at = (np.cumsum(counts) - counts).tolist()
-        rows = zip(segments["unit"].tolist(), segments["run_first"].tolist(), counts.tolist(), at, strict=True)
-        for number, first, count, place in rows:
-            if count:
-                unit = self._units[number]
-                into = view[8 * place : 8 * (place + count)]
-                if os.preadv(self._handle(unit.documents), [into], unit.runs_offset + 8 * first) != 8 * count:
-                    raise store_changed(unit.documents)
+        stops = np.cumsum(counts, dtype=np.int64)
+        rows = zip(
+            segments["unit"].tolist(),
+            segments["run_first"].tolist(),
+            (stops - counts).tolist(),
+            stops.tolist(),
+            strict=True,
+        )
+        for number, first, start, stop in rows:
+            unit = self._units[number]
+            into = view[8 * start : 8 * stop]
+            if os.preadv(self._handle(unit.documents), [into], unit.runs_offset + 8 * first) != len(into):
+                raise store_changed(unit.documents)
         return runs
 
     def _handle(self, path: Path) -> int:

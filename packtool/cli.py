@@ -111,7 +111,9 @@ def pack(
         str | None, typer.Option(metavar="P%", help="Records that a template may refuse. [1%]")
     ] = None,
     group_tokens: Annotated[str | None, typer.Option(metavar="N", help="Tokens that are planned together.")] = None,
-    shard_tokens: Annotated[str | None, typer.Option(metavar="N", help="Tokens in a shard. [64M]")] = None,
+    shard_tokens: Annotated[
+        str | None, typer.Option(metavar="N", help="Tokens in a shard. [64M, small data less]")
+    ] = None,
     shards: Annotated[str | None, typer.Option(metavar="N", help="Exactly so many shards.")] = None,
     workers: Annotated[str | None, typer.Option(metavar="N", help="Processes. [the CPUs there are]")] = None,
     cache_dir: Annotated[

@@ -229,7 +229,8 @@ class PackConfig(BaseModel):
     """Percent of records that a template may refuse."""
     group_tokens: Annotated[Count, Field(ge=1)] | None = None
     """None: 64M or 4,096 packs, whichever is more."""
-    shard_tokens: Annotated[Count, Field(ge=1)] = 64_000_000
+    shard_tokens: Annotated[Count, Field(ge=1)] | None = None
+    """None: 64M; fewer in a small dataset, which then has up to four shards of at least 4M."""
     shards: Annotated[Count, Field(ge=1, le=99_999)] | None = None
     workers: Annotated[Count, Field(ge=1, le=4096)] | None = None
     """None: the CPUs this process may use."""
@@ -281,7 +282,7 @@ class PackConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.shards is not None and "shard_tokens" in self.model_fields_set:
+        if self.shards is not None and self.shard_tokens is not None:
             raise ValueError("--shards and --shard-tokens exclude each other; give one of them")
         return self
 

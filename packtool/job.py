@@ -79,7 +79,7 @@ class Job:
             "max_segments": rules.max_segments,
             "limit": config.limit,
             "group_tokens": rules.tokens_a_group,
-            "shard_tokens": None if config.shards else config.shard_tokens,
+            "shard_tokens": config.shard_tokens,
             "shards": config.shards,
             "max_record_bytes": config.max_record_bytes,
             **self._chat_options,

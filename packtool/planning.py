@@ -26,6 +26,9 @@ GROUP_TOKENS = 64_000_000
 GROUP_PACKS = 4_096
 GROUP_DOCUMENTS = 2_000_000
 """A group of very short documents is smaller than asked for, so that planning it stays within bounds."""
+SHARD_TOKENS = 64_000_000
+SMALL_SHARD_TOKENS = 4_000_000
+"""A small dataset is cut into up to four shards of at least so many tokens, which are written at the same time."""
 _FLUSH_BYTES = 32 << 20
 _BLOCK_CUTS = 1 << 16
 
@@ -38,12 +41,15 @@ SEGMENT = np.dtype(
         ("unit", "<i4"),  # an index into the run's units
         ("offset", "<i4"),  # its first token, counted in its document
         ("length", "<i4"),
-        ("run_first", "<i4"),  # its document's first run, counted in its unit
-        ("run_count", "<i4"),  # its document's runs; ALL_THROUGH where every token of the document trains
+        ("run_count", "<i4"),  # its document's trained runs
+        ("run_first", "<i4"),  # of several runs: the first one, counted in its unit; of one: where it starts
+        ("run_stop", "<i4"),  # of one run: one past its last token; both are counted in the document
     ]
 )
-"""A segment in a pack, with all that assembly needs to fetch its tokens and labels."""
-ALL_THROUGH = -1
+"""A segment in a pack, with all that assembly needs to fetch its tokens and labels.
+
+Most documents have one run (texts, instructions): with it at hand, assembly need not read it anywhere.
+"""
 CUT = np.dtype(
     [
         ("doc_id", "<i8"),
@@ -221,7 +227,8 @@ class _PlanWriter:
         pieces["unit"], pieces["document"] = index, found.doc
         pieces["offset"], pieces["length"], pieces["trained"] = found.offset, found.length, found.trained
         pieces["whole"] = documents.lengths[found.doc]
-        pieces["run_first"], pieces["run_count"] = (array[found.doc] for array in _run_places(documents))
+        pieces["run_count"] = documents.run_counts[found.doc]
+        pieces["run_first"], pieces["run_stop"] = (array[found.doc] for array in _run_places(documents))
         cuts = _Cuts(found.cut_doc, found.cut_offset, found.cut_length, found.cut_reason)
         self._write_cuts(self._cuts, index, documents, cuts)
         kept = np.unique(found.doc)
@@ -346,13 +353,14 @@ def _runs(documents: UnitDocuments) -> TrainedRuns:
 
 
 def _run_places(documents: UnitDocuments) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Each document's first run and number of runs, or ALL_THROUGH."""
-    counts = documents.run_counts.copy()
+    """``run_first`` and ``run_stop`` of each document, as in SEGMENT."""
+    counts = documents.run_counts
     first = np.cumsum(counts, dtype=np.int32) - counts
+    stop = np.zeros_like(first)
     one = np.flatnonzero(counts == 1)
     runs = documents.runs[first[one]]
-    counts[one[(runs[:, 0] == 0) & (runs[:, 1] == documents.lengths[one])]] = ALL_THROUGH
-    return first, counts
+    first[one], stop[one] = runs[:, 0], runs[:, 1]
+    return first, stop
 
 
 class _Groups:
@@ -483,18 +491,21 @@ def _segments(
 ) -> Records:
     """The segments that a strategy made of ``pieces``, as _PIECE records.
 
-    ``trained`` is right for whole pieces and for pieces that train all through; for a stretch of any other it is
-    0, which means unknown.
+    ``trained`` is right for whole pieces and those of documents with one run; for a stretch of any other it is 0,
+    which means unknown.
     """
     segments = pieces[items]
     if offsets is None or lengths is None:
         return segments
-    whole = lengths == segments["length"]
-    all_through = segments["run_count"] == ALL_THROUGH
-    segments["trained"] = np.where(whole, segments["trained"], np.where(all_through, lengths - 1, 0))
+    cut = np.flatnonzero(lengths != segments["length"])
     segments["offset"] += offsets
     segments["start"] += offsets
     segments["length"] = lengths
+    part = segments[cut]
+    # Nothing inside a segment predicts its first token, which so carries no loss.
+    first = np.maximum(part["offset"] + 1, part["run_first"])
+    last = np.minimum(part["offset"] + part["length"], part["run_stop"])
+    segments["trained"][cut] = np.where(part["run_count"] == 1, np.maximum(last - first, 0), 0)
     return segments
 
 
@@ -524,13 +535,13 @@ class ShardRange:
 
 
 def cut_shards(
-    groups: Sequence[GroupSize], shard_tokens: int, shards: int | None, row_group_packs: int
+    groups: Sequence[GroupSize], shard_tokens: int | None, shards: int | None, row_group_packs: int
 ) -> tuple[int, tuple[ShardRange, ...]]:
     """Which packs go into which shard.
 
     Args:
         groups: the plan's groups, in order; without ``shards`` each is one shard or more.
-        shard_tokens: about how many tokens a shard has.
+        shard_tokens: about how many tokens a shard has; None: SHARD_TOKENS, in a small dataset fewer.
         shards: how many shards there are in all, equal to within a row group; None: as many as follow.
         row_group_packs: packs in a row group.
 
@@ -547,6 +558,9 @@ def cut_shards(
             raise ValueError(f"{packs} packs cannot be cut into {shards} shards")
         row_group_packs = max(1, min(row_group_packs, packs // shards))
         return row_group_packs, tuple(_even(0, packs, shards, row_group_packs))
+    if shard_tokens is None:
+        quarter = sum(group.tokens for group in groups) // 4
+        shard_tokens = min(SHARD_TOKENS, max(SMALL_SHARD_TOKENS, quarter))
     ranges: list[ShardRange] = []
     first = 0
     for group in groups:

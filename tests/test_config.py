@@ -41,7 +41,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert (config.max_segments, config.limit, config.shards, config.group_tokens) == (None, None, None, None)
     assert config.on_bad_record is OnBadRecord.ERROR
     assert config.max_left_out == 1.0
-    assert config.shard_tokens == 64_000_000
+    assert config.shard_tokens is None
     assert config.max_record_bytes == 64 * 2**20
     assert config.worker_count >= 1
 

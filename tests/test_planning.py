@@ -263,6 +263,14 @@ def test_shards_tile_the_packs_in_whole_row_groups_of_one_group_each(
         assert shard.stop == end or (shard.stop - shard.first) % row_group == 0
 
 
+@pytest.mark.parametrize(
+    ("millions", "shards"), [(1, 1), (5, 1), (8, 2), (30, 4), (60, 4), (200, 4), (256, 4), (640, 10), (6_400, 100)]
+)
+def test_a_small_dataset_has_a_few_shards_and_a_large_one_shards_of_64m_tokens(millions: int, shards: int) -> None:
+    packs = millions * 1_000_000 // 4096
+    assert len(cut_shards([GroupSize(packs, packs * 4096)], None, None, 64)[1]) == shards
+
+
 @given(found=groups, count=st.integers(1, 80), row_group=st.integers(1, 20))
 def test_a_given_number_of_shards_is_even_to_within_a_row_group(
     found: list[GroupSize], count: int, row_group: int
