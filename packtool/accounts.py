@@ -15,7 +15,7 @@ import numpy as np
 from packtool.errors import BAD_RECORD_REASONS, UNRENDERED_REASONS, BadData, bad_record_message
 from packtool.hashing import odd_mix
 from packtool.manifest import CONTROL_CHARACTERS, SourceEntry
-from packtool.planning import PlacedUnit
+from packtool.planning import PlacedUnit, Plan, PlanRules
 from packtool.rejects import Reject
 from packtool.sources import Source, shown
 from packtool.token_store import TokenStore
@@ -146,6 +146,23 @@ class ReadingAccounts:
         first_rows = _first_rows(self._accounts)
         index = int(np.searchsorted(first_rows, doc_id, side="right")) - 1
         return self._sources[index], doc_id - first_rows[index] + 1
+
+    def refusal_of(self, plan: Plan, rules: PlanRules) -> str | None:
+        """Why no dataset is made of a plan, in one line; None where one is."""
+        if rules.overlong == "error" and plan.first_overlong is not None:
+            doc_id, tokens = plan.first_overlong
+            source, line = self.place(doc_id)
+            return (
+                f"{shown(source.path)}:{line}: overlong: {tokens:,} tokens, over --max-length {rules.max_length:,}; "
+                "choose what becomes of such documents with --overlong"
+            )
+        if plan.packs:
+            return None
+        reasons = self.rejected + plan.counts.cut_rows
+        told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        records = f"{self.records:,} record{'' if self.records == 1 else 's'}"
+        first = f" ({self.first_reject})" if self.first_reject else ""
+        return f"nothing left to pack: {records} read" + (f", left out: {told}{first}" if told else "")
 
     def _judge(self, unit: TokenizedUnit, first_row: int) -> None:
         name = shown(self._sources[unit.source].path)

@@ -1,6 +1,6 @@
 """Every option of a run, validated once: from flags, keyword arguments or a TOML file, to plain JSON.
 
-A PackConfig says what was asked for. What follows from the data (the format found, the strategy of that
+A config says what was asked for. What follows from the data (the format found, the strategy of that
 format) is not in it.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -169,32 +169,36 @@ def _roles(value: Any) -> Any:
     return named
 
 
+def _listed(value: Any) -> Any:
+    """One value, a list of them, or text with commas; each once."""
+    values = value.split(",") if isinstance(value, str) else value
+    if not isinstance(values, list | tuple):
+        values = [value]
+    return list(dict.fromkeys(entry.strip() if isinstance(entry, str) else entry for entry in values))
+
+
 _EXCLUSIVE = ("shards", "shard_tokens")
 
 Count = Annotated[int, BeforeValidator(_count)]
 Text = Annotated[str, Field(min_length=1)]
+Length = Annotated[Count, Field(ge=2, le=INT32_MAX)]
+"""Of a pack, in tokens. At least 2: the first token of a segment never trains."""
+MIN_SAMPLE = 100
+"""Records in a sample at least: fewer say nothing of how sure they are."""
 
 
-class PackConfig(BaseModel):
-    """The options of ``packtool pack``; each attribute is the long flag with ``_`` for ``-``.
-
-    Raises:
-        Misuse: from ``PackConfig.checked`` and ``PackConfig.from_toml``, one line that names the option.
-        pydantic.ValidationError: from the constructor itself, with the same content.
-    """
+class SharedOptions(BaseModel):
+    """What ``pack`` and ``plan`` have in common: what is read, how it becomes tokens, and how those are planned."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
+    passed_over: ClassVar[frozenset[str]] = frozenset()
+    """Names that a config file may hold for another command."""
+
     sources: Annotated[tuple[Text, ...], BeforeValidator(_one_or_many)] = Field(min_length=1)
     """Files, globs, folders, or ``hf:NAME``, in order."""
-    output: Path
-    """The folder the dataset is written to."""
     tokenizer: Text
     """A tokenizer.json, a folder with one, or a hub name."""
-    max_length: Annotated[Count, Field(ge=2, le=INT32_MAX)] = 4096
-    """Tokens in a pack. At least 2: the first token of a segment never trains."""
-    strategy: StrategyName | None = None
-    """None: ``bfd_split`` for text and for tokens without labels or mask, else ``bfd``."""
     overlong: Overlong = Overlong.AUTO
     format: FormatName = FormatName.AUTO
     field: Annotated[dict[str, str], BeforeValidator(_field_names)] = Field(default_factory=dict)
@@ -202,7 +206,6 @@ class PackConfig(BaseModel):
     bos: AddToken = AddToken.AUTO
     eos: AddToken = AddToken.AUTO
     eos_token: Text | None = None
-    pad_token: Text | None = None
     prompt_template: Path | None = None
     """A jinja2 file that makes the prompt from a record's fields."""
     chat_template: Text | None = None
@@ -218,8 +221,6 @@ class PackConfig(BaseModel):
     seed: Count = 0
     shuffle: bool | None = None
     """None: yes, except for strategies that keep the order."""
-    pad: bool = False
-    """Fill each pack to max_length with one masked segment."""
     max_segments: Annotated[Count, Field(ge=1, le=INT32_MAX)] | None = None
     limit: Annotated[Count, Field(ge=1)] | None = None
     """Only the first N records in source order."""
@@ -229,13 +230,9 @@ class PackConfig(BaseModel):
     """Percent of records that a template may refuse."""
     group_tokens: Annotated[Count, Field(ge=1)] | None = None
     """None: 64M or 4,096 packs, whichever is more."""
-    shard_tokens: Annotated[Count, Field(ge=1)] | None = None
-    """None: 64M; fewer in a small dataset, which then has up to four shards of at least 4M."""
-    shards: Annotated[Count, Field(ge=1, le=99_999)] | None = None
     workers: Annotated[Count, Field(ge=1, le=4096)] | None = None
     """None: the CPUs this process may use."""
     cache_dir: Path | None = None
-    overwrite: bool = False
     quiet: bool = False
     """For the command line: neither progress nor summary."""
 
@@ -256,7 +253,7 @@ class PackConfig(BaseModel):
     def _tokenizer_is_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
 
-    @field_validator("output", "prompt_template", "cache_dir", mode="before")
+    @field_validator("output", "prompt_template", "cache_dir", mode="before", check_fields=False)
     @classmethod
     def _no_empty_path(cls, value: Any) -> Any:
         # An unset shell variable would otherwise mean the folder one stands in.
@@ -264,7 +261,7 @@ class PackConfig(BaseModel):
             raise ValueError("takes a path, and got none")
         return value
 
-    @field_validator("output", "prompt_template", "cache_dir")
+    @field_validator("output", "prompt_template", "cache_dir", check_fields=False)
     @classmethod
     def _user_folders(cls, value: Path | None) -> Path | None:
         if value is None:
@@ -279,12 +276,6 @@ class PackConfig(BaseModel):
             return value.expanduser()
         except RuntimeError:
             raise ValueError(f"{str(value)[:60]!r} names a user who has no home folder here") from None
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> Self:
-        if self.shards is not None and self.shard_tokens is not None:
-            raise ValueError("--shards and --shard-tokens exclude each other; give one of them")
-        return self
 
     @property
     def worker_count(self) -> int:
@@ -334,7 +325,63 @@ class PackConfig(BaseModel):
             raise Misuse(f"{path}: cannot read the config: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             raise Misuse(f"{path}: not TOML: {error}") from None
-        return cls.checked(values, str(path), flags)
+        return cls.checked({name: values[name] for name in values if name not in cls.passed_over}, str(path), flags)
+
+
+class PackConfig(SharedOptions):
+    """The options of ``packtool pack``; each attribute is the long flag with ``_`` for ``-``.
+
+    Raises:
+        Misuse: from ``PackConfig.checked`` and ``PackConfig.from_toml``, one line that names the option.
+        pydantic.ValidationError: from the constructor itself, with the same content.
+    """
+
+    passed_over: ClassVar[frozenset[str]] = frozenset({"sample"})
+
+    output: Path
+    """The folder the dataset is written to."""
+    max_length: Length = 4096
+    """Tokens in a pack."""
+    strategy: StrategyName | None = None
+    """None: ``bfd_split`` for text and for tokens without labels or mask, else ``bfd``."""
+    pad_token: Text | None = None
+    pad: bool = False
+    """Fill each pack to max_length with one masked segment."""
+    shard_tokens: Annotated[Count, Field(ge=1)] | None = None
+    """None: 64M; fewer in a small dataset, which then has up to four shards of at least 4M."""
+    shards: Annotated[Count, Field(ge=1, le=99_999)] | None = None
+    overwrite: bool = False
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.shards is not None and self.shard_tokens is not None:
+            raise ValueError("--shards and --shard-tokens exclude each other; give one of them")
+        return self
+
+
+class PlanConfig(SharedOptions):
+    """The options of ``packtool plan``; each attribute is the long flag with ``_`` for ``-``.
+
+    Raises:
+        Misuse: from ``PlanConfig.checked`` and ``PlanConfig.from_toml``, one line that names the option.
+        pydantic.ValidationError: from the constructor itself, with the same content.
+    """
+
+    passed_over: ClassVar[frozenset[str]] = frozenset(
+        {"output", "pad", "pad_token", "shard_tokens", "shards", "overwrite"}
+    )
+
+    max_length: Annotated[tuple[Length, ...], BeforeValidator(_listed), Field(min_length=1)] = (2048, 4096, 8192)
+    """Tokens in a pack, each to be tried."""
+    strategy: Annotated[tuple[StrategyName, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
+    """None: every strategy that goes with the other options."""
+    sample: Annotated[Count, Field(ge=MIN_SAMPLE)] | None = None
+    """Estimate from so many records; None: read them all."""
+
+    def pack_config(self, strategy: StrategyName, max_length: int) -> PackConfig:
+        """The options of the run that these options plan, with one strategy and one length; it has no output."""
+        shared = {name: getattr(self, name) for name in self.model_fields_set & SharedOptions.model_fields.keys()}
+        return PackConfig(**shared, output=Path(), strategy=strategy, max_length=max_length)
 
 
 def unknown_name(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -346,7 +393,7 @@ def unknown_name(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"])
+    name = ".".join(part for part in first["loc"] if isinstance(part, str))  # not which of several values
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing" or (name == "sources" and first["type"] == "too_short"):
         flag = {"sources": "SOURCE", "output": "-o/--output OUT", "tokenizer": "-t/--tokenizer TOKENIZER"}

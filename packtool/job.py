@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packtool import __version__
-from packtool.config import FormatName, OnBadRecord, Overlong, PackConfig, StrategyName
+from packtool.config import FormatName, OnBadRecord, Overlong, PackConfig, SharedOptions, StrategyName
 from packtool.errors import BadData, Misuse, Refusal, bad_record_message, printable
 from packtool.formats import HEAD_RECORDS, RecordShape, SourceHead, find_shape, renderer, roles_in
 from packtool.packing import STRATEGIES
@@ -133,17 +133,15 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         Misuse: options that do not fit the data or one another, missing sources, tokenizer trouble.
         BadData: a source is damaged, or no record of any source can be read.
     """
-    asked = None if config.strategy is None else STRATEGIES[config.strategy]
-    if asked is not None:
-        # These need no data, so they are said before any is read.
-        _overlong(config, asked.name)
-        _shuffle(config, asked.name)
+    if config.strategy is not None:
+        check_strategy(config, config.strategy)  # this needs no data, so it is said before any is read
+    if config.cache_dir is not None and config.cache_dir.exists() and not config.cache_dir.is_dir():
+        raise Misuse(f"--cache-dir {config.cache_dir}: not a folder; give one, or a name that is free")
     tokenizer = find_tokenizer(config.tokenizer)
     found = find_sources(config.sources)
     if not found.sources:
         raise BadData("nothing to pack: " + "; ".join(found.warnings or ("no source holds data",)))
     heads, shape = _shape(config, found.sources)
-    strategy = asked or STRATEGIES[StrategyName.BFD if shape.chooses_tokens else StrategyName.BFD_SPLIT]
     loaded = load(tokenizer)
     _refuse_chat_options(config, shape)
     chat = None
@@ -172,7 +170,23 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         max_record_bytes=config.max_record_bytes,
         chat=chat,
     )
-    rules = PlanRules(
+    warnings = (*found.warnings, *_warnings(config, heads, shape))
+    return Job(config, found, shape, tokenizer, special, recipe, plan_rules(config, shape), warnings)
+
+
+def default_strategy(shape: RecordShape) -> StrategyName:
+    """What packs such records where nobody says how: documents of which only a part trains stay whole."""
+    return StrategyName.BFD if shape.chooses_tokens else StrategyName.BFD_SPLIT
+
+
+def plan_rules(config: PackConfig, shape: RecordShape) -> PlanRules:
+    """How to plan documents of such records.
+
+    Raises:
+        Misuse: options that do not go with the strategy.
+    """
+    strategy = STRATEGIES[config.strategy or default_strategy(shape)]
+    return PlanRules(
         strategy=strategy,
         max_length=config.max_length,
         overlong=_overlong(config, strategy.name),
@@ -181,8 +195,16 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         max_segments=config.max_segments,
         group_tokens=config.group_tokens,
     )
-    warnings = (*found.warnings, *_warnings(config, heads, shape))
-    return Job(config, found, shape, tokenizer, special, recipe, rules, warnings)
+
+
+def check_strategy(config: SharedOptions, strategy: StrategyName) -> None:
+    """Refuse options that do not go with a strategy.
+
+    Raises:
+        Misuse: the message names what does.
+    """
+    _overlong(config, strategy)
+    _shuffle(config, strategy)
 
 
 def _warnings(config: PackConfig, heads: Sequence[SourceHead], shape: RecordShape) -> Iterator[str]:
@@ -230,7 +252,7 @@ def _chat(config: PackConfig, files: TokenizerFiles, tokenizer: Tokenizer, recor
     return settings if settings.uses_date else replace(settings, date=NO_DATE)
 
 
-def _overlong(config: PackConfig, strategy: str) -> PackingOverlong:
+def _overlong(config: SharedOptions, strategy: str) -> PackingOverlong:
     asked, allowed = config.overlong, STRATEGIES[strategy]
     policy = allowed.takes(asked)
     if policy is None:
@@ -242,7 +264,7 @@ def _overlong(config: PackConfig, strategy: str) -> PackingOverlong:
     return policy
 
 
-def _shuffle(config: PackConfig, strategy: str) -> bool:
+def _shuffle(config: SharedOptions, strategy: str) -> bool:
     if STRATEGIES[strategy].shuffles:
         return config.shuffle is not False
     if config.shuffle:

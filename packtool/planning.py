@@ -31,6 +31,7 @@ SMALL_SHARD_TOKENS = 4_000_000
 """A small dataset is cut into up to four shards of at least so many tokens, which are written at the same time."""
 _FLUSH_BYTES = 32 << 20
 _BLOCK_CUTS = 1 << 16
+_BLOCK_PACKS = 1 << 20
 
 Records = NDArray[np.void]
 
@@ -107,6 +108,8 @@ class PlanCounts:
 
     documents: int = 0
     truncated_documents: int = 0
+    whole_documents: int = 0
+    """Documents that are in the packs as one segment each, with all their tokens."""
     segments: int = 0
     tokens: int = 0
     most_segments: int = 0
@@ -134,6 +137,14 @@ class Plan:
     def packs(self) -> int:
         """Packs of all groups."""
         return sum(group.packs for group in self.groups)
+
+    def segments_of_packs(self) -> Iterator[NDArray[np.int64]]:
+        """How many segments each pack has, in blocks."""
+        with (self.folder / "packs.bin").open("rb") as file:
+            last = np.fromfile(file, "<i8", 1)
+            while len(block := np.fromfile(file, "<i8", _BLOCK_PACKS)):
+                yield np.diff(block, prepend=last)
+                last = block[-1:]
 
     def cuts(self) -> Iterator[Records]:
         """What was cut before planning, in blocks, by document, then offset."""
@@ -250,6 +261,7 @@ class _PlanWriter:
             plain[name] = segments[name]
         self._segments.write(plain.data)
         counts.segments += len(segments)
+        counts.whole_documents += int((segments["length"] == segments["whole"]).sum())
         counts.most_segments = max(counts.most_segments, int(pack_segments.max(initial=0)))
         _tally(counts.segment_lengths, segments["length"])
         tokens = int(segments["length"].sum(dtype=np.int64))

@@ -19,7 +19,6 @@ from packtool.output import OutputFolder, Standing, written_names
 from packtool.planning import Plan, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
 from packtool.shard_set import write_shards
-from packtool.sources import shown
 from packtool.token_store import TokenStore
 
 
@@ -41,8 +40,6 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
     output = OutputFolder(config.output)
     standing = output.standing()
     job = settle(config, recorded_options(output))
-    if config.cache_dir is not None and config.cache_dir.exists() and not config.cache_dir.is_dir():
-        raise Misuse(f"--cache-dir {config.cache_dir}: not a folder; give one, or a name that is free")
     for warning in job.warnings:
         on_event(Notice(warning, warning=True))
     if standing is Standing.FINISHED:
@@ -95,17 +92,6 @@ def _plan(job: Job, store: TokenStore, accounts: ReadingAccounts, output: Output
         on_event(Progress(Stage.PLAN, documents, accounts.documents, "documents", 0))
 
     plan = make_plan(accounts.units, store, job.rules, folder, dealt)
-    if job.rules.overlong == "error" and plan.first_overlong is not None:
-        doc_id, tokens = plan.first_overlong
-        source, line = accounts.place(doc_id)
-        raise BadData(
-            f"{shown(source.path)}:{line}: overlong: {tokens:,} tokens, over --max-length {job.rules.max_length:,}; "
-            "choose what becomes of such documents with --overlong"
-        )
-    if not plan.packs:
-        reasons = accounts.rejected + plan.counts.cut_rows
-        told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
-        records = f"{accounts.records:,} record{'' if accounts.records == 1 else 's'}"
-        first = f" ({accounts.first_reject})" if accounts.first_reject else ""
-        raise BadData(f"nothing left to pack: {records} read" + (f", left out: {told}{first}" if told else ""))
+    if (refusal := accounts.refusal_of(plan, job.rules)) is not None:
+        raise BadData(refusal)
     return plan

@@ -39,6 +39,12 @@ class SegmentsPerPack:
     p99: float
     max: int
 
+    @classmethod
+    def of(cls, packs: Int64s) -> "SegmentsPerPack":
+        """From int64 [most + 1], how many packs have 0, 1, 2, ... segments."""
+        most = int(np.flatnonzero(packs)[-1]) if packs.any() else 0
+        return cls(median=_quantile(packs, 0.5), p99=_quantile(packs, 0.99), max=most)
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -194,11 +200,7 @@ class _PackCounts:
         self._by_segments = counts
 
     def segments_per_pack(self) -> SegmentsPerPack:
-        return SegmentsPerPack(
-            median=_quantile(self._by_segments, 0.5),
-            p99=_quantile(self._by_segments, 0.99),
-            max=int(np.flatnonzero(self._by_segments)[-1]) if self.total else 0,
-        )
+        return SegmentsPerPack.of(self._by_segments)
 
     def segment_bins(self) -> tuple[Bin, ...]:
         """Bins from that of the fewest segments to that of the most, empty ones between included."""
