@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -238,14 +238,14 @@ class ShardWriter:
         fsync_folder(self._path.parent)
 
 
-def open_shard(path: Path) -> pq.ParquetFile:
-    """Open a shard for reading.
+def open_shard(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a shard for reading; its ``footer`` is read, unless an earlier reading of it is given.
 
     Raises:
         BadData: the file is missing or is not a readable Parquet file.
     """
     try:
-        return pq.ParquetFile(path, memory_map=False)
+        return pq.ParquetFile(path, metadata=footer, memory_map=False)
     except _UNREADABLE as error:
         raise BadData(f"{path}: not a readable shard: {_first_line(error)}") from None
 
@@ -298,11 +298,53 @@ def read_row_group(path: Path, file: pq.ParquetFile, group: int, first_pack: int
     Raises:
         BadData: the row group is damaged, or has lists that are null or of uneven length.
     """
+    flat, counts = read_columns(path, file, group, first_pack, SCHEMA.names)
+    return PackBatch(**flat, pack_tokens=counts["input_ids"], pack_segments=counts["seq_lengths"])
+
+
+def read_columns(
+    path: Path,
+    file: pq.ParquetFile,
+    group: int,
+    first_pack: int,
+    names: Sequence[str],
+    use_threads: bool = False,
+) -> tuple[dict[str, NDArray[Any]], dict[str, Int32s]]:
+    """Only the columns ``names`` of a row group, for readers who need no others; as ``read_row_group``.
+
+    With ``use_threads`` columns are decoded side by side, by the threads that Arrow keeps.
+
+    Returns:
+        for each name the values of all packs, flat, in the column's type, not writable; and for each name int32 [P],
+        how many of them are of each pack. The token columns agree in these, and the segment columns.
+
+    Raises:
+        BadData: the row group is damaged, or has lists that are null or of uneven length.
+    """
     try:
-        table = file.read_row_group(group, columns=list(SCHEMA.names), use_threads=False)
+        table = file.read_row_group(group, columns=list(names), use_threads=use_threads)
     except _UNREADABLE as error:
         raise BadData(f"{path}: row group {group} is damaged: {_first_line(error)}") from None
-    return _from_arrow(path, table, first_pack)
+    flat: dict[str, NDArray[Any]] = {}
+    counts: dict[str, Int32s] = {}
+    for name in names:
+        lists = _one_array(table.column(name))
+        if lists.null_count or lists.values.null_count:
+            raise BadData(f"{path}: column {name} holds a null in packs {first_pack} to {first_pack + len(lists) - 1}")
+        offsets = _numpy_array(lists.offsets)
+        flat[name] = _numpy_array(lists.values)[offsets[0] : offsets[-1]]
+        counts[name] = np.diff(offsets)
+    for columns in (TOKEN_COLUMNS, SEGMENT_COLUMNS):
+        read = [name for name in columns if name in counts]
+        for name in read[1:]:
+            uneven = np.flatnonzero(counts[name] != counts[read[0]])
+            if len(uneven):
+                pack = int(uneven[0])
+                raise BadData(
+                    f"{path}: pack {first_pack + pack}: {name} has {counts[name][pack]} entries, "
+                    f"{read[0]} has {counts[read[0]][pack]}"
+                )
+    return flat, counts
 
 
 def check_schema(path: Path, schema: pa.Schema) -> None:
@@ -319,27 +361,19 @@ def check_schema(path: Path, schema: pa.Schema) -> None:
             raise BadData(f"{path}: column {field.name} is {found}; expected {field.type}")
 
 
-def _from_arrow(path: Path, table: pa.Table, first_pack: int) -> PackBatch:
-    flat: dict[str, NDArray[Any]] = {}
-    counts: dict[str, Int32s] = {}
-    for name in SCHEMA.names:
-        column = table.column(name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # pyarrow gives a chunked array back for zero chunks
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], SCHEMA.field(name).type)
-        if column.null_count or column.flatten().null_count:
-            raise BadData(f"{path}: column {name} holds a null in packs {first_pack} to {first_pack + len(column) - 1}")
-        flat[name] = column.flatten().to_numpy(zero_copy_only=False)
-        counts[name] = np.diff(column.offsets.to_numpy()).astype(np.int32)
-    for names in (TOKEN_COLUMNS, SEGMENT_COLUMNS):
-        for name in names[1:]:
-            uneven = np.flatnonzero(counts[name] != counts[names[0]])
-            if len(uneven):
-                pack = int(uneven[0])
-                raise BadData(
-                    f"{path}: pack {first_pack + pack}: {name} has {counts[name][pack]} entries, "
-                    f"{names[0]} has {counts[names[0]][pack]}"
-                )
-    return PackBatch(**flat, pack_tokens=counts["input_ids"], pack_segments=counts["seq_lengths"])
+def _one_array(column: pa.ChunkedArray) -> pa.ListArray:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _numpy_array(array: pa.Array) -> NDArray[Any]:
+    # Array.to_numpy would import pandas, where it is installed: longer than a thousand packs take to read.
+    dtype = np.dtype(f"i{array.type.bit_width // 8}")
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(buffer, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
 
 
 def _first_line(error: BaseException) -> str:

@@ -188,7 +188,7 @@ class _Row:
         lengths = _column(pack, "seq_lengths")
         input_ids = _column(pack, "input_ids")
         labels = _column(pack, "labels")
-        if not len(lengths) or int(lengths.min()) < 1 or int(lengths.sum()) != len(input_ids):
+        if not lengths.numel() or int(lengths.min()) < 1 or int(lengths.sum()) != input_ids.numel():
             raise BadData(
                 f"a pack of {len(input_ids)} tokens whose seq_lengths sum to {int(lengths.sum())}, or hold one below "
                 "1: run packtool verify on the dataset"

@@ -1,6 +1,7 @@
 """Takes the folder of a packed dataset, gives its packs as tensors, by number, from the Parquet itself.
 
-Memory is bounded by a few row groups. Knows nothing of batches, ranks or order.
+Memory is bounded by a few row groups. Positions are made of ``seq_lengths``, not read. Knows nothing of batches, ranks
+or order.
 """
 
 import operator
@@ -16,20 +17,20 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from packtool.contract import IGNORED, PADDING_DOC
 from packtool.errors import BadData
 from packtool.manifest import Manifest, ShardEntry, listed_file, read_manifest
 from packtool.shards import (
     ROW_GROUP_TOKENS,
-    PackBatch,
     check_schema,
     open_shard,
-    read_row_group,
+    read_columns,
     read_sums,
 )
 
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Pack = dict[str, torch.Tensor]
 
@@ -37,7 +38,9 @@ BLANK = -(1 << 62)
 """The number of a pack that is in no dataset: ``max_length`` tokens in one segment, none of which trains."""
 
 CACHED_ROW_GROUPS = 16
-"""Row groups kept decoded, of about 3 MB each; the sampler shuffles within as many, so that each is read once."""
+"""Row groups kept decoded, of 3 MB each; the sampler shuffles within as many, so that each is read once."""
+
+_COLUMNS = ("input_ids", "labels", "seq_lengths", "doc_ids")
 
 # Six columns take at most about 30 bytes a token, decompressed; what claims far more is not read.
 _READABLE_BYTES_PER_TOKEN = 128
@@ -45,13 +48,34 @@ _READABLE_BYTES_PER_TOKEN = 128
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """A decoded row group, and where its packs lie in it."""
+    """The packs of a row group laid end to end, and where each lies."""
 
-    batch: PackBatch
-    token_starts: Int64s
-    """int64 [P+1]."""
-    segment_starts: Int64s
-    """int64 [P+1]."""
+    input_ids: Int32s
+    """int32 [T]."""
+    labels: Int32s
+    """int32 [T]."""
+    position_ids: Int32s
+    """int32 [T]."""
+    seq_lengths: Int32s
+    """int32 [S]."""
+    doc_ids: Int64s
+    """int64 [S]."""
+    token_bounds: list[int]
+    """P+1 places: pack p has the tokens from the p-th to before the next."""
+    segment_bounds: list[int]
+    """The same of its segments."""
+
+    def pack(self, row: int) -> Pack:
+        """The pack in this row, in tensors of its own."""
+        tokens = slice(self.token_bounds[row], self.token_bounds[row + 1])
+        segments = slice(self.segment_bounds[row], self.segment_bounds[row + 1])
+        return {
+            "input_ids": _tensor(self.input_ids[tokens]),
+            "labels": _tensor(self.labels[tokens]),
+            "position_ids": _tensor(self.position_ids[tokens]),
+            "seq_lengths": _tensor(self.seq_lengths[segments]),
+            "doc_ids": _tensor(self.doc_ids[segments]),
+        }
 
 
 class PackedDataset(Dataset[Pack]):
@@ -106,7 +130,7 @@ class PackedDataset(Dataset[Pack]):
         row = number - self._shard_firsts[shard]
         firsts = self._firsts_of(shard)
         group = bisect_right(firsts, row) - 1
-        return _pack(self._read(shard, group), row - firsts[group])
+        return self._read(shard, group).pack(row - firsts[group])
 
     @property
     def max_length(self) -> int:
@@ -178,15 +202,18 @@ class PackedDataset(Dataset[Pack]):
 
     def _read_group(self, shard: int, group: int) -> _RowGroup:
         path = self.path / self.manifest.shards[shard].name
-        try:
-            file = pq.ParquetFile(path, metadata=self._footer(shard))
-        except OSError as error:
-            raise BadData(f"{path}: not a readable shard: {error}") from None
         first = self._firsts_of(shard)[group]
-        with file:
-            batch = read_row_group(path, file, group, first)
-        _check_boundaries(path, batch, first, self.max_length)
-        return _RowGroup(batch, _starts(batch.pack_tokens), _starts(batch.pack_segments))
+        with open_shard(path, self._footer(shard)) as file:
+            # Workers are processes side by side already, so they leave the other cores to each other, as torch does.
+            flat, counts = read_columns(path, file, group, first, _COLUMNS, use_threads=get_worker_info() is None)
+        lengths, pack_tokens, pack_segments = flat["seq_lengths"], counts["input_ids"], counts["seq_lengths"]
+        _check_boundaries(path, lengths, pack_tokens, pack_segments, first, self.max_length)
+        return _RowGroup(
+            **flat,
+            position_ids=_positions(lengths),
+            token_bounds=_bounds(pack_tokens).tolist(),
+            segment_bounds=_bounds(pack_segments).tolist(),
+        )
 
     def _blank(self) -> Pack:
         tokenizer = self.manifest.tokenizer
@@ -201,28 +228,24 @@ class PackedDataset(Dataset[Pack]):
         }
 
 
-def _pack(group: _RowGroup, row: int) -> Pack:
-    tokens = slice(int(group.token_starts[row]), int(group.token_starts[row + 1]))
-    segments = slice(int(group.segment_starts[row]), int(group.segment_starts[row + 1]))
-    batch = group.batch
-    return {
-        "input_ids": _tensor(batch.input_ids[tokens]),
-        "labels": _tensor(batch.labels[tokens]),
-        "position_ids": _tensor(batch.position_ids[tokens]),
-        "seq_lengths": _tensor(batch.seq_lengths[segments]),
-        "doc_ids": _tensor(batch.doc_ids[segments]),
-    }
-
-
 def _tensor(values: NDArray[Any]) -> torch.Tensor:
     # astype copies, so no tensor keeps its whole row group alive, nor can one be changed through it.
     return torch.from_numpy(values.astype(np.int64))
 
 
-def _starts(counts: NDArray[np.int32]) -> Int64s:
-    starts = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
+def _bounds(counts: Int32s) -> Int64s:
+    bounds = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds
+
+
+def _positions(lengths: Int32s) -> Int32s:
+    # [3, 2] is 0 1 2 0 1, which is the running sum of 0 1 1 -2 1
+    steps = np.ones(lengths.sum(), dtype=np.int32)
+    starts = np.cumsum(lengths) - lengths
+    steps[starts[1:]] -= lengths[:-1]
+    steps[:1] = 0
+    return np.cumsum(steps, out=steps)
 
 
 def _check_size(folder: Path, shard: ShardEntry) -> None:
@@ -234,13 +257,15 @@ def _check_size(folder: Path, shard: ShardEntry) -> None:
         )
 
 
-def _check_boundaries(path: Path, batch: PackBatch, first_pack: int, max_length: int) -> None:
+def _check_boundaries(
+    path: Path, lengths: Int32s, pack_tokens: Int32s, pack_segments: Int32s, first_pack: int, max_length: int
+) -> None:
     # An attention kernel takes boundaries on trust, and reads outside its memory where they are wrong.
-    starts = _starts(batch.pack_segments)[:-1]
-    wrong = (batch.pack_tokens < 1) | (batch.pack_tokens > max_length) | (batch.pack_segments < 1)
+    wrong = (pack_tokens < 1) | (pack_tokens > max_length) | (pack_segments < 1)
     if not wrong.any():
-        wrong |= np.minimum.reduceat(batch.seq_lengths, starts) < 1
-        wrong |= np.add.reduceat(batch.seq_lengths.astype(np.int64), starts) != batch.pack_tokens
+        starts = _bounds(pack_segments)[:-1]
+        wrong |= np.minimum.reduceat(lengths, starts) < 1
+        wrong |= np.add.reduceat(lengths, starts, dtype=np.int64) != pack_tokens
     if wrong.any():
         pack = first_pack + int(np.argmax(wrong))
         raise BadData(f"{path}: pack {pack}: the segments do not fit the pack: run packtool verify")

@@ -1,5 +1,6 @@
 """PackedDataset against the rows as pyarrow reads them, and against folders that are not sound."""
 
+import multiprocessing
 import pickle
 import shutil
 from collections.abc import Callable
@@ -109,6 +110,36 @@ def test_threads_may_share_a_dataset(packed: Path) -> None:
     indices = [index * 29 % len(rows) for index in range(4 * len(rows))]
     with ThreadPoolExecutor(4) as pool:
         assert [as_lists(pack) for pack in pool.map(dataset.__getitem__, indices)] == [rows[i] for i in indices]
+
+
+def test_positions_are_those_of_the_boundaries_whatever_the_column_says(tmp_path: Path) -> None:
+    builder.make_dataset(tmp_path / "out", builder.sample())
+    before = [as_lists(pack) for pack in PackedDataset(tmp_path / "out")]
+
+    def spoil(columns: dict[str, list[int]]) -> None:
+        columns["position_ids"] = list(range(len(columns["position_ids"])))
+
+    builder.change_shards(tmp_path / "out", spoil)
+    builder.remake(tmp_path / "out")
+    assert [as_lists(pack) for pack in PackedDataset(tmp_path / "out")] == before
+    assert [pack["position_ids"] for pack in before] == [
+        [position for length in pack["seq_lengths"] for position in range(length)] for pack in before
+    ]
+
+
+def test_a_fork_reads_what_its_parent_reads_with_threads(packed: Path) -> None:
+    dataset = PackedDataset(packed)
+    dataset[0]  # the threads that decode are running
+
+    def read() -> None:
+        assert [as_lists(dataset[number]) for number in range(len(dataset))] == expected(packed)
+
+    child = multiprocessing.get_context("fork").Process(target=read)
+    child.start()
+    child.join(60)
+    child.kill()  # of one that hangs
+    child.join()
+    assert child.exitcode == 0
 
 
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
