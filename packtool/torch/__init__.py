@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from packtool.torch.attention import varlen_attention
     from packtool.torch.collator import VarlenCollator
     from packtool.torch.dataset import BLANK, PackedDataset
-    from packtool.torch.isolation import check_isolation
+    from packtool.torch.isolation import IsolationReport, check_isolation
     from packtool.torch.loader import PackedDataLoader, packed_dataloader
     from packtool.torch.sampler import PackSampler
 
@@ -30,10 +30,12 @@ _HOMES = {
     "packed_dataloader": "packtool.torch.loader",
     "varlen_attention": "packtool.torch.attention",
     "check_isolation": "packtool.torch.isolation",
+    "IsolationReport": "packtool.torch.isolation",
 }
 
 __all__ = [
     "BLANK",
+    "IsolationReport",
     "PackSampler",
     "PackedDataLoader",
     "PackedDataset",

@@ -33,10 +33,11 @@ except PacktoolError as error:
     assert python(code) == "True packtool.torch needs torch: pip install 'packtool[torch]'"
 
 
-def test_every_public_name_of_loading_is_there() -> None:
-    for name in ("BLANK", "PackSampler", "PackedDataLoader", "PackedDataset", "VarlenCollator", "packed_dataloader"):
-        assert name in packtool.torch.__all__
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in packtool.torch.__all__:
         assert getattr(packtool.torch, name) is not None
+    assert set(packtool.torch._HOMES) == set(packtool.torch.__all__) - {"TorchMissing"}
+    assert isinstance(packtool.torch.IsolationReport, type)
     assert issubclass(packtool.torch.TorchMissing, PacktoolError)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = packtool.torch.nothing
