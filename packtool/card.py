@@ -12,19 +12,11 @@ def dataset_card(shards: tuple[ShardEntry, ...], max_length: int, strategy: str,
         strategy: how documents were packed.
         padded: whether every pack has exactly max_length tokens.
     """
-    paths = "\n".join(f"    - {shard.name}" for shard in shards)
     packs = sum(shard.packs for shard in shards)
     tokens = sum(shard.tokens for shard in shards)
     length = "exactly" if padded else "at most"
-    return f"""---
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path:
-{paths}
----
-
+    head = card_head(tuple(shard.name for shard in shards))
+    return f"""{head}
 # Packed dataset
 
 {packs:,} packs of {length} {max_length:,} tokens, {tokens:,} tokens in all, packed by packtool with `{strategy}`.
@@ -47,3 +39,9 @@ from datasets import load_dataset
 train = load_dataset("THIS_FOLDER", split="train")
 ```
 """
+
+
+def card_head(names: tuple[str, ...]) -> str:
+    """What ``datasets`` reads of the card: that the shards ``names`` are the split ``train``, and all there is."""
+    paths = "".join(f"    - {name}\n" for name in names)
+    return f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path:\n{paths}---\n"

@@ -169,6 +169,26 @@ def stats(
 @app.command()
 def verify(
     dataset: Annotated[str, typer.Argument(metavar="OUT", help="A packed dataset.")],
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="What it was packed from: tokenize that again, and compare token by token. Repeatable.",
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --source: compare only about N records.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="With --sample: which records. [0]", show_default=False)] = 0,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|NAME", help="With --source: the template, if it was not the tokenizer's own."),
+    ] = None,
+    prompt_template: Annotated[
+        str | None, typer.Option(metavar="FILE", help="With --source: the template that made the prompts, if one did.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes. [the CPUs there are]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -188,7 +208,17 @@ def verify(
 
     if attention is not None and model is None:
         raise Misuse("--attention is of the model; give --model, too")
-    report = check(dataset)
+    with terminal.progress(quiet) as listener:
+        report = check(
+            dataset,
+            source,
+            sample=sample,
+            seed=seed,
+            chat_template=chat_template,
+            prompt_template=prompt_template,
+            workers=workers,
+            on_event=listener,
+        )
     isolation = None
     if model is not None and report.ok:
         # Whatever a model's folder asks for, nothing is fetched.

@@ -44,7 +44,7 @@ def odd_mix(doc_ids: NDArray[np.int64]) -> U64:
 
 
 def token_checksums(
-    ids: NDArray[np.int32], lengths: NDArray[np.int32], offsets: NDArray[np.int32] | None = None
+    ids: NDArray[np.int32], lengths: NDArray[np.int32], offsets: NDArray[np.int32] | None = None, key: int = 0
 ) -> U64:
     """h of each stretch of tokens: the sum modulo 2^64 of a mix of (index in its document, token).
 
@@ -54,6 +54,8 @@ def token_checksums(
         ids: int32 [T], the stretches' tokens laid end to end.
         lengths: int32 [S], tokens in each stretch; sums to T. Zero is allowed and gives 0.
         offsets: int32 [S], the index in its document of each stretch's first token; zeros if None.
+        key: 64 bits that are mixed in. With 0 it is the checksum that a dataset keeps; with a secret number nobody
+            can find other tokens of the same checksum.
 
     Returns:
         uint64 [S].
@@ -77,6 +79,8 @@ def token_checksums(
         mixed = within.view(np.uint64)
         mixed <<= np.uint64(32)
         mixed |= ids[start:stop].astype(np.uint32)
+        if key:
+            mixed ^= np.uint64(key)
         np.cumsum(splitmix64(mixed), out=running[start + 1 : stop + 1])
         running[start + 1 : stop + 1] += running[start]
     checksums: U64 = running[ends] - running[ends - lengths]

@@ -6,11 +6,13 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """The parts of a run, in order."""
+    """The parts of a run, in order; and those of a verification."""
 
     TOKENIZE = "tokenize"
     PLAN = "plan"
     WRITE = "write"
+    CHECK = "check"
+    COMPARE = "compare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Progress:
     total: int | None
     """In the unit of ``done``; None where nobody can know before the end."""
     unit: str
-    """"bytes", "documents" or "tokens"."""
+    """"bytes", "documents", "packs" or "tokens"."""
     tokens: int
     """Tokens this stage has handled so far."""
 

@@ -22,17 +22,23 @@ from packtool.errors import printable
 from packtool.manifest import Manifest
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.statistics import Bin, DatasetStats
-from packtool.verification import Check, VerifyReport
 
 if TYPE_CHECKING:
     from packtool.torch.isolation import IsolationReport  # imports torch
+    from packtool.verification import Check, VerifyReport  # imports tokenizers
 
 WIDTH = 80
 _PLAIN_SECONDS = 5.0
 """Between two plain progress lines of one stage."""
 _BAR = 24
 
-_STAGE_NAMES = {Stage.TOKENIZE: "read and tokenize", Stage.PLAN: "plan", Stage.WRITE: "write packs"}
+_STAGE_NAMES = {
+    Stage.TOKENIZE: "read and tokenize",
+    Stage.PLAN: "plan",
+    Stage.WRITE: "write packs",
+    Stage.CHECK: "check packs",
+    Stage.COMPARE: "compare sources",
+}
 _REMEDIES = {
     "overlong": "--overlong truncate or --strategy bfd_split keeps them, a larger --max-length too",
     "truncated": "--strategy bfd_split keeps it, a larger --max-length too",
@@ -339,7 +345,7 @@ def _fill_label(bin: Bin) -> str:
 # --- verify --------------------------------------------------------------------------------------------------
 
 
-def print_report(report: VerifyReport) -> None:
+def print_report(report: "VerifyReport") -> None:
     """Each check with what it looked at; what failed with where."""
     shown = console()
     for check in report.checks:
@@ -362,7 +368,7 @@ def _verdict(name: str, ok: bool, told: str) -> Text:
     return line
 
 
-def _outcome(check: Check) -> str:
+def _outcome(check: "Check") -> str:
     if check.ok:
         return f"{check.checked:,} looked at"
     if not check.faults:

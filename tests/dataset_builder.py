@@ -9,11 +9,14 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer, models
 
+from packtool.card import dataset_card
 from packtool.contract import IGNORED
 from packtool.errors import BadData
 from packtool.files import sha256_of
@@ -33,6 +36,8 @@ from packtool.manifest import (
     combined_digest,
     read_manifest,
 )
+from packtool.packing import Histogram as LengthCounts
+from packtool.packing.bounds import whole_bound
 from packtool.rejects import Reject
 from packtool.shards import PackBatch, ShardInfo, ShardWriter, read_batches, row_group_packs, shard_name
 
@@ -126,20 +131,35 @@ def make_dataset(folder: Path, recipe: Recipe) -> Manifest:
     for index, packs in enumerate(parts):
         name = shard_name(index, len(parts))
         shards.append(write_shard(folder / name, name, [batch_of(recipe, packs)], recipe.max_length))
-    (folder / CARD_NAME).write_text("A dataset made for tests.\n")
+    entries = tuple(ShardEntry(**asdict(shard)) for shard in shards)
+    card = dataset_card(entries, recipe.max_length, "by hand", recipe.pad)
+    (folder / CARD_NAME).write_text(card)
     (folder / "tokenizer").mkdir()
-    (folder / "tokenizer" / "tokenizer.json").write_text("{}\n")
+    (folder / "tokenizer" / "tokenizer.json").write_text(tokenizer_json())
     write_rejects(folder, rejects_of(recipe))
     files = [CARD_NAME, REJECTS_NAME, "tokenizer/tokenizer.json"]
     manifest = Manifest(
         **totals(recipe),
-        shards=tuple(ShardEntry(**asdict(shard)) for shard in shards),
+        shards=entries,
         files=tuple(FileEntry(name=name, bytes=0, sha256="0" * 64) for name in files),
         content_digest="0" * 64,
     )
     (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
     remake(folder)
     return read_manifest(folder)
+
+
+@cache
+def tokenizer_json() -> str:
+    """A tokenizer of ``VOCABULARY`` words, of which one is for padding."""
+    words = {f"w{id}": id for id in range(VOCABULARY) if id != PAD_ID}
+    return str(Tokenizer(models.WordLevel({**words, "<pad>": PAD_ID}, unk_token="w0")).to_str())
+
+
+def tokenizer_digest() -> str:
+    """Of a folder that has nothing but this tokenizer."""
+    raw = tokenizer_json().encode()
+    return hashlib.sha256(f"tokenizer.json\0{len(raw)}\0".encode() + raw).hexdigest()
 
 
 def batch_of(recipe: Recipe, packs: list[list[Stretch]]) -> PackBatch:
@@ -250,10 +270,10 @@ def totals(recipe: Recipe) -> dict[str, Any]:
         "sources": tuple(source_entries(documents, recipe)),
         "limited": False,
         "revisions": {},
-        "format": "text",
+        "format": "prompt_completion",
         "tokenizer": TokenizerEntry(
             name="made by hand",
-            digest="0" * 64,
+            digest=tokenizer_digest(),
             vocabulary_size=VOCABULARY,
             bos=None,
             bos_ids=(),
@@ -284,7 +304,9 @@ def totals(recipe: Recipe) -> dict[str, Any]:
         "max_length": recipe.max_length,
         "padded": recipe.pad,
         "packs": len(recipe.packs),
-        "lower_bound_packs": -(-tokens_out // recipe.max_length),
+        "lower_bound_packs": whole_bound(
+            LengthCounts.from_counts(Counter(stretch.stop - stretch.start for stretch in segments)), recipe.max_length
+        ),
         "segments": len(segments),
         "max_segments": max(len(pack) for pack in recipe.packs),
         "longest_segment": max(stretch.stop - stretch.start for stretch in segments),

@@ -671,7 +671,7 @@ def test_progress_rises_to_its_total_stage_by_stage(
     pack(runs.config(sample_data / "text.jsonl", tmp_path / "out", max_length=256, shards=4), heard)
     stages = [event.stage for event in heard.events if isinstance(event, Progress)]
     assert list(dict.fromkeys(stages)) == [Stage.TOKENIZE, Stage.PLAN, Stage.WRITE]
-    for stage in Stage:
+    for stage in (Stage.TOKENIZE, Stage.PLAN, Stage.WRITE):
         events = [event for event in heard.events if isinstance(event, Progress) and event.stage is stage]
         done = [event.done for event in events]
         assert done == sorted(done)
