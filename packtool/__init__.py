@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from packtool.config import PackConfig
     from packtool.errors import BadData, Misuse, PacktoolError
+    from packtool.inspection import show
     from packtool.run import pack
     from packtool.statistics import stats
     from packtool.verification import verify
@@ -22,11 +23,12 @@ _HOMES = {
     "Misuse": "packtool.errors",
     "BadData": "packtool.errors",
     "pack": "packtool.run",
+    "show": "packtool.inspection",
     "stats": "packtool.statistics",
     "verify": "packtool.verification",
 }
 
-__all__ = ["BadData", "Misuse", "PackConfig", "PacktoolError", "__version__", "pack", "stats", "verify"]
+__all__ = ["BadData", "Misuse", "PackConfig", "PacktoolError", "__version__", "pack", "show", "stats", "verify"]
 
 
 def __getattr__(name: str) -> Any:

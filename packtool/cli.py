@@ -167,6 +167,64 @@ def stats(
 
 
 @app.command()
+def show(
+    dataset: Annotated[str, typer.Argument(metavar="OUT", help="A packed dataset.")],
+    pack: Annotated[int | None, typer.Option(metavar="N", help="The pack with that number. [0]")] = None,
+    random: Annotated[int | None, typer.Option(metavar="K", help="K packs, drawn by --seed.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Of --random. [0]")] = None,
+    doc: Annotated[
+        int | None, typer.Option(metavar="ID", help="Every pack with a piece of that document, and these pieces.")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Each token with its id, label and position.")] = False,
+    mask: Annotated[bool, typer.Option("--mask", help="Who may see whom, as a picture.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Fold nothing.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write all of this as a page, instead of showing it.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="For programs; with --tokens every token, too.")] = False,
+) -> None:
+    """Look at packs: where documents begin, which tokens train, which positions they have."""
+    from packtool import terminal
+    from packtool.inspection import show as inspect
+
+    if seed is not None and random is None:
+        raise Misuse("--seed is of the draw; give --random K, too")
+    if json and (mask or full or html):
+        raise Misuse("--json gives everything that was asked for; of the other views it goes with --tokens alone")
+    if html is not None and (tokens or mask or full):
+        raise Misuse("--html has tokens and mask, whole; leave out --tokens, --mask and --full")
+    if html is not None:
+        _check_html_file(html, Path(dataset))
+    found = inspect(dataset, pack=pack, random=random, seed=seed or 0, doc=doc)
+    if json:
+        terminal.print_json(found.to_json(tokens))
+    elif html is not None:
+        from packtool.files import write_atomic
+        from packtool.views.html import page
+
+        write_atomic(html, page(found).encode())
+        terminal.print_written(str(html))
+    else:
+        from packtool.views import lines
+        from packtool.views.page import Page
+
+        shown = terminal.console()
+        terminal.print_lines(shown, lines(found, Page.of(shown.width, shown.encoding, full), tokens, mask))
+
+
+def _check_html_file(file: Path, dataset: Path) -> None:
+    """Refuse what a page should not replace, before anything is read."""
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise Misuse(f"--html {file}: the file's name must end in .html")
+    if not file.parent.is_dir():
+        raise Misuse(f"--html {file}: there is no folder {file.parent}")
+    if file.is_dir():
+        raise Misuse(f"--html {file}: a folder")
+    if dataset.resolve() in file.resolve().parents:
+        raise Misuse(f"--html {file}: in a dataset's folder nothing may stand but the dataset; write it elsewhere")
+
+
+@app.command()
 def verify(
     dataset: Annotated[str, typer.Argument(metavar="OUT", help="A packed dataset.")],
     source: Annotated[

@@ -37,7 +37,13 @@ def bad_record_message(source: str, row: int, reason: str, detail: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text from anywhere as it may be shown: on one line, without control characters."""
+    """Text from anywhere as it may be shown: on one line, without anything that does not print.
+
+    What a terminal would obey or hide stands as an escape: control characters, those that turn the direction of
+    writing, those without width, blanks other than the common one, lone surrogates, what is not assigned.
+    """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -407,5 +407,26 @@ def _isolation_rows(report: "IsolationReport") -> list[tuple[str, str]]:
 
 
 def print_json(value: Any) -> None:
-    """JSON for programs, on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """JSON for programs, on standard output; what a terminal would obey, hide or cannot write is escaped in it."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    only_ascii = encoding not in ("utf-8", "utf8")
+    text = json.dumps(value, indent=2, ensure_ascii=only_ascii)
+    if not text.replace("\n", "").isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in text)
+    sys.stdout.write(text + "\n")
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
+
+
+def print_written(file: str) -> None:
+    """Where a file was written that was asked for."""
+    console().print(Text(f"written to {printable(file)}"), no_wrap=True, overflow="ignore", crop=False)
+
+
+def print_lines(shown: Console, lines: Iterable[Text]) -> None:
+    """Lines that are laid out already."""
+    for line in lines:
+        shown.print(line, no_wrap=True, overflow="ignore", crop=False)
