@@ -28,7 +28,7 @@ from packtool.shards import (
     PackBatch,
     check_schema,
     open_shard,
-    read_doc_ids,
+    read_columns,
     read_row_group,
 )
 from packtool.tokenizer import TOKENIZER_FILE, TokenizerFiles, load
@@ -268,10 +268,10 @@ def _packs_of(folder: Path, manifest: Manifest, doc: int) -> list[int]:
         with open_shard(path) as file:
             check_schema(path, file.schema_arrow)
             for group in range(file.metadata.num_row_groups):
-                doc_ids, segments = read_doc_ids(path, file, group)
-                owners = np.repeat(np.arange(len(segments)), segments)
-                found += (first + np.unique(owners[doc_ids == doc])).tolist()
-                first += len(segments)
+                values, counts = read_columns(path, file, group, first, ["doc_ids"])
+                owners = np.repeat(np.arange(len(counts["doc_ids"])), counts["doc_ids"])
+                found += (first + np.unique(owners[values["doc_ids"] == doc])).tolist()
+                first += len(counts["doc_ids"])
     if not found:
         raise BadData(_why_not_packed(folder, manifest, doc))
     return found

@@ -347,32 +347,6 @@ def read_columns(
     return flat, counts
 
 
-def read_doc_ids(path: Path, file: pq.ParquetFile, group: int) -> tuple[Int64s, Int32s]:
-    """The doc ids of row group ``group``, without reading any other column.
-
-    Args:
-        path: the shard, for messages.
-        file: the open shard, which ``check_schema`` passed.
-        group: which row group.
-
-    Returns:
-        doc ids int64 [S] of its packs end to end, and segments int32 [P] of each pack.
-
-    Raises:
-        BadData: the row group is damaged, or holds a null.
-    """
-    try:
-        column = file.read_row_group(group, columns=["doc_ids"], use_threads=False).column(0).combine_chunks()
-    except _UNREADABLE as error:
-        raise BadData(f"{path}: row group {group} is damaged: {_first_line(error)}") from None
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], SCHEMA.field("doc_ids").type)
-    if column.null_count or column.flatten().null_count:
-        raise BadData(f"{path}: row group {group}: column doc_ids holds a null")
-    counts = np.diff(column.offsets.to_numpy()).astype(np.int32)
-    return column.flatten().to_numpy(zero_copy_only=False), counts
-
-
 def check_schema(path: Path, schema: pa.Schema) -> None:
     """Refuse a shard whose columns or types are not those of the contract.
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from packtool.errors import printable
 from packtool.inspection import Inspection
 from packtool.views import mask as mask_view
 from packtool.views import text as text_view
@@ -31,4 +30,4 @@ def lines(inspection: Inspection, page: Page, tokens: bool, mask: bool) -> Itera
     yield Text()
     others = [name for name, given in (("--tokens", tokens), ("--mask", mask)) if not given]
     yield Text(f"more: {', '.join([*others, '--random 3', '--html FILE.html'])}", style=MASKED_STYLE)
-    yield Text(f"check everything: packtool verify {printable(inspection.path)}", style=MASKED_STYLE)
+    yield Text(f"check everything: packtool verify {page.text(inspection.path)}", style=MASKED_STYLE)

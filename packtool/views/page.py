@@ -4,7 +4,7 @@ Gives lines as rich ``Text``, each narrow enough for the page.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -47,28 +47,39 @@ UNICODE = Glyphs("─", "━", "┃", "┊", "↵", "…", " ░▒▓█")
 ASCII = Glyphs("-", "=", "|", ":", "\\n", "...", " .:+#")
 
 
-def glyphs_for(encoding: str) -> Glyphs:
-    """The glyphs that can be written in an encoding."""
-    try:
-        "".join((UNICODE.rule, UNICODE.trained, UNICODE.masked, UNICODE.newline, UNICODE.shades)).encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return ASCII
-    return UNICODE
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """Where the views are laid out."""
 
     width: int
-    glyphs: Glyphs = UNICODE
+    encoding: str = "utf-8"
     full: bool = False
     """Whether nothing is folded."""
 
     @classmethod
     def of(cls, width: int, encoding: str, full: bool) -> "Page":
-        """A page for a terminal so wide."""
-        return cls(max(NARROWEST, min(width, WIDEST)), glyphs_for(encoding), full)
+        """A page for a terminal so wide that writes in an encoding."""
+        return cls(max(NARROWEST, min(width, WIDEST)), encoding, full)
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """What can be drawn with."""
+        return UNICODE if _can_write(self.encoding, "".join(astuple(UNICODE))) else ASCII
+
+    def text(self, text: str) -> str:
+        """A text as it can be shown: on one line, with escapes for what does not print or cannot be written."""
+        shown = printable(text)
+        if _can_write(self.encoding, shown):
+            return shown
+        return "".join(c if _can_write(self.encoding, c) else ascii(c)[1:-1] for c in shown)
+
+
+def _can_write(encoding: str, text: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return text.isascii()
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +94,15 @@ def pack_header(page: Page, inspection: Inspection, pack: ShownPack) -> Iterator
     """Which pack it is, where it stands, and what is in it."""
     yield _rule(page.glyphs.heavy_rule, f"pack {pack.number:,}", page.width, f"bold {RULE_STYLE}")
     yield from wrapped(f"row {pack.row:,} of {pack.shard}, in {inspection.path} ({_packs(inspection.packs)})", page)
-    padding = f" and {pack.padding:,} of padding" if pack.padding else ""
     documents = sum(not segment.is_padding for segment in pack.segments)
+    padding = f", then {pack.padding:,} of padding" if pack.padding else ""
     yield from wrapped(
-        f"{documents:,} {'segment' if documents == 1 else 'segments'}: {pack.tokens:,} of at most "
-        f"{pack.max_length:,} tokens ({percent(pack.fill)}){padding}; "
-        f"{pack.trained_tokens:,} of them train ({percent(pack.trained_tokens / pack.tokens if pack.tokens else 0)})",
+        f"{documents:,} {'segment' if documents == 1 else 'segments'}, {pack.tokens:,} of at most "
+        f"{pack.max_length:,} tokens ({percent(pack.fill)}){padding}",
         page,
     )
+    share = percent(pack.trained_tokens / pack.tokens) if pack.tokens else "0 %"
+    yield from wrapped(f"{pack.trained_tokens:,} tokens train ({share})", page)
 
 
 def _packs(count: int) -> str:
@@ -99,7 +111,7 @@ def _packs(count: int) -> str:
 
 def segment_header(page: Page, segment: ShownSegment) -> Iterator[Text]:
     """A rule across the page, and the facts of the segment."""
-    place = "padding" if segment.is_padding else f"{printable(segment.source or 'no source')}:{segment.line or '?'}"
+    place = "padding" if segment.is_padding else f"{page.text(segment.source or 'no source')}:{segment.line or '?'}"
     label = f"segment {segment.number:,} {page.glyphs.rule * 2} {place}"
     fits = cell_len(label) + 8 <= page.width
     yield _rule(page.glyphs.rule, label if fits else f"segment {segment.number:,}", page.width, RULE_STYLE)
@@ -122,18 +134,23 @@ def _rule(glyph: str, label: str, width: int, style: str) -> Text:
 
 
 def wrapped(told: str, page: Page, style: str = "default") -> Iterator[Text]:
-    """A sentence as printable words on as many lines as they need; a longer word is cut where the page ends."""
+    """A sentence on as many lines as it needs."""
+    return (Text(line, style=style) for line in _words(page.text(told), page.width))
+
+
+def _words(told: str, width: int) -> Iterator[str]:
+    """Lines of whole words; a word longer than a line is cut."""
     line = ""
-    for word in printable(told).split(" "):
+    for word in told.split(" "):
         candidate = f"{line} {word}" if line else word
-        if cell_len(candidate) <= page.width:
+        if cell_len(candidate) <= width:
             line = candidate
             continue
         if line:
-            yield Text(line, style=style)
-        *whole, line = list(cut(word, page.width))
-        yield from (Text(part, style=style) for part in whole)
-    yield Text(line, style=style)
+            yield line
+        *whole, line = cut(word, width)
+        yield from whole
+    yield line
 
 
 def cut(text: str, width: int) -> Iterator[str]:
@@ -150,12 +167,12 @@ def cut(text: str, width: int) -> Iterator[str]:
     yield "".join(part)
 
 
-def shortened(text: str, width: int, glyphs: Glyphs) -> str:
+def shortened(page: Page, text: str, width: int) -> str:
     """A text on one line of at most ``width`` cells; what is cut off is marked."""
-    shown = printable(text[: width + 1])
+    shown = page.text(text[: width + 1])
     if len(text) <= width and cell_len(shown) <= width:
         return shown
-    return set_cell_size(shown, width - len(glyphs.gap)).rstrip() + glyphs.gap
+    return set_cell_size(shown, width - len(page.glyphs.gap)).rstrip() + page.glyphs.gap
 
 
 def gutter(page: Page, digits: int, position: int | None, trained: bool, named: bool = True) -> Text:
@@ -179,16 +196,20 @@ def position_digits(segment: ShownSegment) -> int:
 
 
 def legend(page: Page, *more: str) -> Iterator[Text]:
-    """What the gutter says, for somebody who has never seen it; ``more`` are lines about the view."""
-    first = "is only read (label -100); so is always a segment's first token,"
-    for trained, named, told in (
-        (True, True, "carries loss: the model learns to write it"),
-        (False, True, first),
-        (False, False, "as nothing before it in its segment could predict it"),
-        *((False, False, line) for line in more),
+    """What the gutter says, for somebody who has never seen it; ``more`` are sentences about the view."""
+    for trained, told in (
+        (True, "carries loss: the model learns to write it"),
+        (
+            False,
+            "is only read (label -100); so is always a segment's first token, as nothing before it in its segment "
+            "could predict it",
+        ),
+        *((None, sentence) for sentence in more),
     ):
-        line = gutter(page, 5, None, trained, named)
-        yield line.append(told, style=TRAINED_STYLE if trained else MASKED_STYLE)
+        for number, line in enumerate(_words(told, page.width - gutter_width(5))):
+            named = number == 0 and trained is not None
+            drawn = gutter(page, 5, None, trained is True, named)
+            yield drawn.append(line, style=TRAINED_STYLE if trained else MASKED_STYLE)
 
 
 def folded(page: Page, pack: ShownPack, doc_id: int | None) -> list[ShownSegment | Gap]:

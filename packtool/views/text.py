@@ -8,7 +8,6 @@ from itertools import islice
 from rich.cells import cell_len
 from rich.text import Text
 
-from packtool.errors import printable
 from packtool.inspection import Inspection, Run, ShownPack, ShownSegment
 from packtool.views.page import (
     MASKED_STYLE,
@@ -25,6 +24,7 @@ from packtool.views.page import (
     pack_header,
     position_digits,
     segment_header,
+    shortened,
 )
 from packtool.views.page import legend as shared_legend
 
@@ -40,8 +40,8 @@ def legend(page: Page) -> Iterator[Text]:
     """How to read the view."""
     yield from shared_legend(
         page,
-        "the number in front is the position of the line's first token, which",
-        f"restarts at 0 in every segment; {page.glyphs.newline} is a new line in the text",
+        "the number in front is the position of the line's first token, which restarts at 0 in every segment; "
+        f"{page.glyphs.newline} is a new line in the text",
     )
 
 
@@ -155,13 +155,13 @@ def _drawn(page: Page, segment: ShownSegment, line: _Line) -> Text:
 
 def _padding(page: Page, segment: ShownSegment) -> Iterator[Text]:
     line = gutter(page, position_digits(segment), int(segment.position_ids[0]), trained=False)
-    yield line.append(f"{printable(segment.texts[0])[:40]} x {segment.length:,}", style=NOTE_STYLE)
+    yield line.append(f"{shortened(page, segment.texts[0], 40)} x {segment.length:,}", style=NOTE_STYLE)
 
 
 def _flow(page: Page, segment: ShownSegment, run: Run, start: int) -> Iterator[_Line]:
     """The lines of a run's text from token ``start`` on, each narrow enough for the page."""
     room = page.width - gutter_width(position_digits(segment)) - len(page.glyphs.newline)
-    for line in _filled(segment.pieces[start : run.stop], room):
+    for line in _filled(page, segment.pieces[start : run.stop], room):
         named = start == run.start and line.start == 0
         yield replace(line, start=start + line.start, stop=start + line.stop, trained=run.trained, named=named)
 
@@ -194,7 +194,7 @@ class _Open:
         return line
 
 
-def _filled(pieces: Sequence[str], room: int) -> Iterator[_Line]:
+def _filled(page: Page, pieces: Sequence[str], room: int) -> Iterator[_Line]:
     """Lines of at most ``room`` cells that hold the pieces; tokens are counted from the first piece."""
     line = _Open([], 0)
     begun = 0
@@ -203,7 +203,7 @@ def _filled(pieces: Sequence[str], room: int) -> Iterator[_Line]:
             continue  # a part of a character; the piece that completes it begins here
         *closed, rest = piece.split("\n")
         for number, part in enumerate([*closed, rest]):
-            for fitting in cut(printable(part), room):
+            for fitting in cut(page.text(part), room):
                 while line.parts and line.cells + cell_len(fitting) > room:
                     yield line.broken()
                 line.parts.append((begun, fitting))

@@ -62,8 +62,9 @@ def _token(page: Page, digits: int, segment: ShownSegment, run: Run, index: int)
     line = gutter(page, digits, int(segment.position_ids[index]), run.trained)
     id, label = int(segment.input_ids[index]), int(segment.labels[index])
     numbers = f"{id:>{_NUMBER}}  {label:>{_NUMBER}}  "
-    text = segment.texts[index].replace("\n", page.glyphs.newline)
     room = page.width - gutter_width(digits) - len(numbers) - 2
     line.append(numbers, style="default" if run.trained else MASKED_STYLE)
-    line.append(f"'{shortened(text, room, page.glyphs)}'", style=TRAINED_STYLE if run.trained else MASKED_STYLE)
+    line.append(
+        f"'{shortened(page, segment.texts[index], room)}'", style=TRAINED_STYLE if run.trained else MASKED_STYLE
+    )
     return line
