@@ -4,6 +4,7 @@ Takes a dataset's folder and which packs; knows nothing of terminals. Shows what
 says where it is not what it should be.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -14,15 +15,14 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from packtool.conservation import SourceRanges
+from packtool.contract import IGNORED, PADDING_DOC
 from packtool.decoding import Decoder
 from packtool.errors import BadData, Misuse
 from packtool.hashing import order_hash
-from packtool.manifest import REJECTS_NAME, TOKENIZER_FOLDER, Manifest, listed_file, read_manifest
+from packtool.manifest import REJECTS_NAME, TOKENIZER_FOLDER, Manifest, SourceEntry, listed_file, read_manifest
 from packtool.rejects import read_rejects
 from packtool.shards import (
-    IGNORED,
-    PADDING_DOC,
+    ROW_GROUP_TOKENS,
     Int32s,
     Int64s,
     PackBatch,
@@ -34,6 +34,9 @@ from packtool.shards import (
 from packtool.tokenizer import TOKENIZER_FILE, TokenizerFiles, load
 
 Bools = NDArray[np.bool_]
+
+_READABLE_BYTES_PER_TOKEN = 128
+"""Six columns take at most about 30; a row group that says it is larger is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,7 @@ def show(
     else:
         numbers = [_existing(folder, manifest.packs, pack or 0)]
     decoder = _decoder(folder)
-    sources = SourceRanges(manifest.sources)
+    sources = _Sources(manifest.sources)
     shown = [_shown(manifest, sources, decoder, found) for found in _read(folder, manifest, numbers)]
     return Inspection(str(folder), manifest.packs, manifest.max_length, doc, tuple(shown))
 
@@ -278,13 +281,29 @@ def _packs_of(folder: Path, manifest: Manifest, doc: int) -> list[int]:
 
 
 def _why_not_packed(folder: Path, manifest: Manifest, doc: int) -> str:
-    source = manifest.sources[SourceRanges(manifest.sources).find_one(doc)]
-    told = f"document {doc} ({source.name}:{doc - source.first + 1}) is in no pack: "
+    source, line = _Sources(manifest.sources).find(doc) or ("", 0)
+    told = f"document {doc} ({source}:{line}) is in no pack: "
     for reject in read_rejects(listed_file(folder, REJECTS_NAME)):
         if reject.doc_id == doc:
             detail = f", {reject.detail}" if reject.detail else ""
             return f"{told}{REJECTS_NAME} says {reject.reason}{detail}"
     return f"{told}{REJECTS_NAME} does not list it, so there is a blank line or no such record"
+
+
+class _Sources:
+    """Where each document is from."""
+
+    def __init__(self, sources: Sequence[SourceEntry]) -> None:
+        self._sources = sources
+        self._firsts = [source.first for source in sources]
+
+    def find(self, doc_id: int) -> tuple[str, int] | None:
+        """Name and line (from 1) of a document; None where no source has that id."""
+        # An empty source shares its first id with the next one: the last that starts at or before an id counts.
+        index = bisect_right(self._firsts, doc_id) - 1
+        if index < 0 or doc_id >= self._sources[index].first + self._sources[index].rows:
+            return None
+        return self._sources[index].name, doc_id - self._firsts[index] + 1
 
 
 # -- reading them ------------------------------------------------------------------------------------------
@@ -316,7 +335,7 @@ def _read(folder: Path, manifest: Manifest, numbers: Sequence[int]) -> Iterator[
                         f"{path}: {_packs(file.metadata.num_rows)}; the manifest says {shard.packs:,}; "
                         f"look with: packtool verify {folder}"
                     )
-                yield from _read_shard(path, file, first, left)
+                yield from _read_shard(path, file, manifest.max_length, first, left)
         first += shard.packs
     if left:
         raise BadData(
@@ -325,14 +344,17 @@ def _read(folder: Path, manifest: Manifest, numbers: Sequence[int]) -> Iterator[
         )
 
 
-def _read_shard(path: Path, file: pq.ParquetFile, first: int, left: list[int]) -> Iterator[_Found]:
+def _read_shard(path: Path, file: pq.ParquetFile, max_length: int, first: int, left: list[int]) -> Iterator[_Found]:
     row = 0
     for group in range(file.metadata.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
+        size = file.metadata.row_group(group).total_byte_size
         batch = None
         while left and left[-1] < first + row + rows:
             number = left.pop()
             if batch is None:
+                if size > _READABLE_BYTES_PER_TOKEN * max(ROW_GROUP_TOKENS, rows * max_length):
+                    raise BadData(f"{path}: row group {group} is too large to be one of packs: run packtool verify")
                 batch = read_row_group(path, file, group, first + row)
             yield _Found(number, path.name, number - first, batch, number - first - row)
         row += rows
@@ -349,7 +371,7 @@ def _decoder(folder: Path) -> Decoder:
 # -- what is in them ---------------------------------------------------------------------------------------
 
 
-def _shown(manifest: Manifest, sources: SourceRanges, decoder: Decoder, found: _Found) -> ShownPack:
+def _shown(manifest: Manifest, sources: _Sources, decoder: Decoder, found: _Found) -> ShownPack:
     batch, place = found.batch, found.place
     tokens = _stretch(batch.pack_tokens, place)
     lengths = batch.seq_lengths[_stretch(batch.pack_segments, place)].astype(np.int64)
@@ -364,8 +386,7 @@ def _shown(manifest: Manifest, sources: SourceRanges, decoder: Decoder, found: _
     start = 0
     for number, length in enumerate(lengths.tolist()):
         inside = slice(tokens.start + start, tokens.start + start + length)
-        source_index = sources.find_one(doc_ids[number])
-        source = manifest.sources[source_index] if source_index >= 0 else None
+        source, line = sources.find(doc_ids[number]) or (None, None)
         ids, labels, positions = batch.input_ids[inside], batch.labels[inside], batch.position_ids[inside]
         trained = labels != IGNORED
         starts = _run_starts(trained)
@@ -373,8 +394,8 @@ def _shown(manifest: Manifest, sources: SourceRanges, decoder: Decoder, found: _
         segments.append(
             ShownSegment(
                 number=number,
-                source=None if source is None else source.name,
-                line=None if source is None else doc_ids[number] - source.first + 1,
+                source=source,
+                line=line,
                 doc_id=doc_ids[number],
                 doc_offset=offsets[number],
                 start=start,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtool import BadData, Misuse, inspection
+from packtool.contract import IGNORED
 from packtool.inspection import ShownSegment, show
 from packtool.manifest import read_manifest
-from packtool.shards import IGNORED
 from packtool.tokenizer import find_tokenizer, load
 
 from . import runs, tokenizer_builder

@@ -10,9 +10,9 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from packtool.contract import IGNORED
 from packtool.errors import printable
 from packtool.inspection import Inspection, ShownPack, ShownSegment
-from packtool.shards import IGNORED
 from packtool.terminal import percent
 
 WIDEST = 120

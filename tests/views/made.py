@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from packtool.contract import IGNORED, PADDING_DOC
 from packtool.inspection import Inspection, Run, ShownPack, ShownSegment
-from packtool.shards import IGNORED, PADDING_DOC
 from tests import runs
 
 Token = tuple[str, bool]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.style import Style
 
+from packtool.contract import IGNORED
 from packtool.errors import printable
 from packtool.inspection import Inspection, show
-from packtool.shards import IGNORED
 from packtool.views import lines
 from packtool.views.page import Page
 from packtool.views.text import pack_text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtool.shards import IGNORED
+from packtool.contract import IGNORED
 from packtool.views.page import Page
 from packtool.views.tokens import pack_tokens
 
