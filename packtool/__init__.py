@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from packtool.config import PackConfig
+    from packtool.comparison import plan
+    from packtool.config import PackConfig, PlanConfig
     from packtool.errors import BadData, Misuse, PacktoolError
     from packtool.inspection import show
     from packtool.run import pack
@@ -19,16 +20,30 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "PackConfig": "packtool.config",
+    "PlanConfig": "packtool.config",
     "PacktoolError": "packtool.errors",
     "Misuse": "packtool.errors",
     "BadData": "packtool.errors",
     "pack": "packtool.run",
+    "plan": "packtool.comparison",
     "show": "packtool.inspection",
     "stats": "packtool.statistics",
     "verify": "packtool.verification",
 }
 
-__all__ = ["BadData", "Misuse", "PackConfig", "PacktoolError", "__version__", "pack", "show", "stats", "verify"]
+__all__ = [
+    "BadData",
+    "Misuse",
+    "PackConfig",
+    "PacktoolError",
+    "PlanConfig",
+    "__version__",
+    "pack",
+    "plan",
+    "show",
+    "stats",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,18 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 import typer.main
 
 from packtool import __version__
 from packtool.errors import BadData, Misuse, PacktoolError
+
+if TYPE_CHECKING:
+    from packtool.config import SharedOptions
+
+    Options = TypeVar("Options", bound=SharedOptions)
 
 app = typer.Typer(
     name="packtool",
@@ -39,16 +44,72 @@ def _root(
     del version
 
 
+# Flags that several commands have, each declared once.
+SourcesFlag = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SOURCE...", help="Files, globs, folders, or hf:NAME[@REVISION][:CONFIG[:SPLIT]]."),
+]
+TokenizerFlag = Annotated[
+    str | None, typer.Option("--tokenizer", "-t", help="tokenizer.json, a folder with one, or a hub name.")
+]
+OverlongFlag = Annotated[
+    str | None, typer.Option(metavar="POLICY", help="auto, drop, truncate, truncate_turns, split or error. [auto]")
+]
+FormatFlag = Annotated[
+    str | None,
+    typer.Option("--format", metavar="NAME", help="auto, text, prompt_completion, messages or tokens. [auto]"),
+]
+FieldFlag = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Where a field is, e.g. text=body. Repeatable.")
+]
+BosFlag = Annotated[str | None, typer.Option(metavar="WHEN", help="auto, yes or no. [auto]")]
+EosFlag = Annotated[str | None, typer.Option(metavar="WHEN", help="auto, yes or no. [auto]")]
+EosTokenFlag = Annotated[str | None, typer.Option(metavar="TOKEN", help="Ends every document.")]
+PromptTemplateFlag = Annotated[
+    str | None, typer.Option(metavar="FILE", help="A jinja2 file that makes the prompt from a record's fields.")
+]
+ChatTemplateFlag = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|NAME", help="Renders conversations, instead of the tokenizer's own template."),
+]
+TemplateArgFlag = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="For the template, e.g. enable_thinking=false. Repeatable."),
+]
+TemplateDateFlag = Annotated[
+    str | None, typer.Option(metavar="DATE", help="What the template prints as today. [the day of the first start]")
+]
+TrainOnFlag = Annotated[
+    str | None,
+    typer.Option(metavar="WHAT", help="assistant, last (turn only), all, or roles such as assistant,tool. [assistant]"),
+]
+EndOfTurnFlag = Annotated[
+    bool | None, typer.Option("--end-of-turn/--no-end-of-turn", help="The end of a trained turn trains. [yes]")
+]
+SeedFlag = Annotated[str | None, typer.Option(metavar="N", help="Of the order. [0]")]
+ShuffleFlag = Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix documents. [shuffle]")]
+MaxSegmentsFlag = Annotated[str | None, typer.Option(metavar="N", help="Segments in a pack at most.")]
+LimitFlag = Annotated[str | None, typer.Option(metavar="N", help="Only the first N records: a first try.")]
+OnBadRecordFlag = Annotated[str | None, typer.Option(metavar="WHAT", help="error or skip. [error]")]
+MaxRecordBytesFlag = Annotated[str | None, typer.Option(metavar="N", help="A larger record is a bad one. [64Mi]")]
+MaxLeftOutFlag = Annotated[str | None, typer.Option(metavar="P%", help="Records that a template may refuse. [1%]")]
+GroupTokensFlag = Annotated[str | None, typer.Option(metavar="N", help="Tokens that are planned together.")]
+WorkersFlag = Annotated[str | None, typer.Option(metavar="N", help="Processes. [the CPUs there are]")]
+CacheDirFlag = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Keep tokens there for later runs. [$PACKTOOL_CACHE]")
+]
+QuietFlag = Annotated[bool | None, typer.Option("--quiet", "-q", help="No progress, and no summary of a run.")]
+ConfigFlag = Annotated[
+    Path | None, typer.Option(metavar="FILE.toml", help="Options from a file, names with _; flags win.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
 @app.command()
 def pack(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SOURCE...", help="Files, globs, folders, or hf:NAME[@REVISION][:CONFIG[:SPLIT]]."),
-    ] = None,
+    sources: SourcesFlag = None,
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="OUT", help="Folder to write.")] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", "-t", help="tokenizer.json, a folder with one, or a hub name.")
-    ] = None,
+    tokenizer: TokenizerFlag = None,
     max_length: Annotated[
         str | None, typer.Option("--max-length", "-L", metavar="N", help="Tokens in a pack. [4096]")
     ] = None,
@@ -61,69 +122,37 @@ def pack(
             help="bfd, bfd_split, wrapped or in_order. [bfd_split for text and for tokens without labels, else bfd]",
         ),
     ] = None,
-    overlong: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="auto, drop, truncate, truncate_turns, split or error. [auto]")
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="NAME", help="auto, text, prompt_completion, messages or tokens. [auto]"),
-    ] = None,
-    field: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Where a field is, e.g. text=body. Repeatable.")
-    ] = None,
-    bos: Annotated[str | None, typer.Option(metavar="WHEN", help="auto, yes or no. [auto]")] = None,
-    eos: Annotated[str | None, typer.Option(metavar="WHEN", help="auto, yes or no. [auto]")] = None,
-    eos_token: Annotated[str | None, typer.Option(metavar="TOKEN", help="Ends every document.")] = None,
+    overlong: OverlongFlag = None,
+    format: FormatFlag = None,
+    field: FieldFlag = None,
+    bos: BosFlag = None,
+    eos: EosFlag = None,
+    eos_token: EosTokenFlag = None,
     pad_token: Annotated[str | None, typer.Option(metavar="TOKEN", help="Fills packs, with --pad.")] = None,
-    prompt_template: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A jinja2 file that makes the prompt from a record's fields.")
-    ] = None,
-    chat_template: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|NAME", help="Renders conversations, instead of the tokenizer's own template."),
-    ] = None,
-    template_arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="For the template, e.g. enable_thinking=false. Repeatable."),
-    ] = None,
-    template_date: Annotated[
-        str | None, typer.Option(metavar="DATE", help="What the template prints as today. [the day of the first start]")
-    ] = None,
-    train_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHAT", help="assistant, last (turn only), all, or roles such as assistant,tool. [assistant]"
-        ),
-    ] = None,
-    end_of_turn: Annotated[
-        bool | None, typer.Option("--end-of-turn/--no-end-of-turn", help="The end of a trained turn trains. [yes]")
-    ] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="Of the order. [0]")] = None,
-    shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix documents. [shuffle]")] = None,
+    prompt_template: PromptTemplateFlag = None,
+    chat_template: ChatTemplateFlag = None,
+    template_arg: TemplateArgFlag = None,
+    template_date: TemplateDateFlag = None,
+    train_on: TrainOnFlag = None,
+    end_of_turn: EndOfTurnFlag = None,
+    seed: SeedFlag = None,
+    shuffle: ShuffleFlag = None,
     pad: Annotated[bool | None, typer.Option("--pad/--no-pad", help="Fill packs to max_length. [no-pad]")] = None,
-    max_segments: Annotated[str | None, typer.Option(metavar="N", help="Segments in a pack at most.")] = None,
-    limit: Annotated[str | None, typer.Option(metavar="N", help="Only the first N records: a first try.")] = None,
-    on_bad_record: Annotated[str | None, typer.Option(metavar="WHAT", help="error or skip. [error]")] = None,
-    max_record_bytes: Annotated[
-        str | None, typer.Option(metavar="N", help="A larger record is a bad one. [64Mi]")
-    ] = None,
-    max_left_out: Annotated[
-        str | None, typer.Option(metavar="P%", help="Records that a template may refuse. [1%]")
-    ] = None,
-    group_tokens: Annotated[str | None, typer.Option(metavar="N", help="Tokens that are planned together.")] = None,
+    max_segments: MaxSegmentsFlag = None,
+    limit: LimitFlag = None,
+    on_bad_record: OnBadRecordFlag = None,
+    max_record_bytes: MaxRecordBytesFlag = None,
+    max_left_out: MaxLeftOutFlag = None,
+    group_tokens: GroupTokensFlag = None,
     shard_tokens: Annotated[
         str | None, typer.Option(metavar="N", help="Tokens in a shard. [64M, small data less]")
     ] = None,
     shards: Annotated[str | None, typer.Option(metavar="N", help="Exactly so many shards.")] = None,
-    workers: Annotated[str | None, typer.Option(metavar="N", help="Processes. [the CPUs there are]")] = None,
-    cache_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Keep tokens there for later runs. [$PACKTOOL_CACHE]")
-    ] = None,
+    workers: WorkersFlag = None,
+    cache_dir: CacheDirFlag = None,
     overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Replace the dataset in OUT.")] = None,
-    quiet: Annotated[bool | None, typer.Option("--quiet", "-q", help="No progress and no summary.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="Options from a file, names with _; flags win.")
-    ] = None,
+    quiet: QuietFlag = None,
+    config: ConfigFlag = None,
 ) -> None:
     """Pack SOURCEs into a folder of Parquet shards."""
     given = {name: value for name, value in locals().items() if value is not None and name != "config"}
@@ -131,13 +160,75 @@ def pack(
     from packtool.config import PackConfig
     from packtool.run import pack as run
 
-    options = PackConfig.checked(given) if config is None else PackConfig.from_toml(config, given)
-    if options.cache_dir is None and (cache := os.environ.get("PACKTOOL_CACHE")):
-        options = options.model_copy(update={"cache_dir": Path(cache).expanduser()})
+    options = _with_cache(PackConfig.checked(given) if config is None else PackConfig.from_toml(config, given))
     with terminal.progress(options.quiet) as listener:
         manifest = run(options, listener)
     if not options.quiet:
         terminal.print_summary(manifest, str(options.output))
+
+
+def _with_cache(options: "Options") -> "Options":
+    if options.cache_dir is None and (cache := os.environ.get("PACKTOOL_CACHE")):
+        return options.model_copy(update={"cache_dir": Path(cache).expanduser()})
+    return options
+
+
+@app.command()
+def plan(
+    sources: SourcesFlag = None,
+    tokenizer: TokenizerFlag = None,
+    max_length: Annotated[
+        str | None,
+        typer.Option(
+            "--max-length", "-L", metavar="N,...", help="Tokens in a pack, each to be tried. [2048,4096,8192]"
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", "-s", metavar="NAME,...", help="Strategies to try. [all that go with the rest]"),
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option(metavar="N", help="Estimate from N records, and say how sure that is.")
+    ] = None,
+    overlong: OverlongFlag = None,
+    format: FormatFlag = None,
+    field: FieldFlag = None,
+    bos: BosFlag = None,
+    eos: EosFlag = None,
+    eos_token: EosTokenFlag = None,
+    prompt_template: PromptTemplateFlag = None,
+    chat_template: ChatTemplateFlag = None,
+    template_arg: TemplateArgFlag = None,
+    template_date: TemplateDateFlag = None,
+    train_on: TrainOnFlag = None,
+    end_of_turn: EndOfTurnFlag = None,
+    seed: SeedFlag = None,
+    shuffle: ShuffleFlag = None,
+    max_segments: MaxSegmentsFlag = None,
+    limit: LimitFlag = None,
+    on_bad_record: OnBadRecordFlag = None,
+    max_record_bytes: MaxRecordBytesFlag = None,
+    max_left_out: MaxLeftOutFlag = None,
+    group_tokens: GroupTokensFlag = None,
+    workers: WorkersFlag = None,
+    cache_dir: CacheDirFlag = None,
+    quiet: QuietFlag = None,
+    config: ConfigFlag = None,
+    json: JsonFlag = False,
+) -> None:
+    """Compare strategies and lengths on SOURCEs; writes no dataset."""
+    given = {name: value for name, value in locals().items() if value is not None and name not in ("config", "json")}
+    from packtool import terminal
+    from packtool.comparison import plan as compare
+    from packtool.config import PlanConfig
+
+    options = _with_cache(PlanConfig.checked(given) if config is None else PlanConfig.from_toml(config, given))
+    with terminal.progress(options.quiet) as listener:
+        comparison = compare(options, listener)
+    if json:
+        terminal.print_json(comparison.to_json())
+    else:
+        terminal.print_comparison(comparison)
 
 
 @app.command()
@@ -146,7 +237,7 @@ def stats(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw them, too, into a .png or .svg (needs matplotlib).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Show how well datasets are packed, side by side."""
     from packtool import terminal
@@ -258,7 +349,7 @@ def verify(
         str | None,
         typer.Option(metavar="NAME", help="With --model: eager, sdpa, flex_attention, ... [transformers' choice]"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Check everything a packed dataset promises."""
     from packtool import terminal

@@ -391,13 +391,18 @@ def unknown_name(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     return f"unknown name {name!r}; {hint}"
 
 
+_NEEDED = {"sources": "SOURCE", "output": "-o/--output OUT", "tokenizer": "-t/--tokenizer TOKENIZER"}
+"""In the order in which they are asked for."""
+
+
 def _one_line(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    missing = {each["loc"][0]: each for each in errors if each["type"] == "missing"}
+    first = next((missing[name] for name in _NEEDED if name in missing), errors[0])
     name = ".".join(part for part in first["loc"] if isinstance(part, str))  # not which of several values
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing" or (name == "sources" and first["type"] == "too_short"):
-        flag = {"sources": "SOURCE", "output": "-o/--output OUT", "tokenizer": "-t/--tokenizer TOKENIZER"}
-        return f"{flag.get(name, name)} is missing"
+        return f"{_NEEDED.get(name, name)} is missing"
     if not name:
         return message
     if first["loc"][0] == "sources":

@@ -230,7 +230,7 @@ class _PlanWriter:
         unit = self._units[index]
         documents = self._store.documents(unit.summary)
         rules, counts = self._rules, self.counts
-        found = rules.strategy.pieces(documents.lengths, _runs(documents), rules.max_length, rules.overlong)
+        found = rules.strategy.pieces(documents.lengths, trained_runs(documents), rules.max_length, rules.overlong)
         pieces = np.empty(len(found.doc), _PIECE)
         starts = np.cumsum(documents.lengths, dtype=np.int64) - documents.lengths
         pieces["doc_id"] = unit.first_row + documents.rows[found.doc].astype(np.int64)
@@ -327,7 +327,7 @@ class _PlanWriter:
             return segments, pack_segments
         for _, documents, chosen in self._by_unit(segments, np.flatnonzero(doubtful)):
             part = segments[chosen]
-            trained = trained_in(_runs(documents), part["document"], part["offset"], part["length"])
+            trained = trained_in(trained_runs(documents), part["document"], part["offset"], part["length"])
             trains[chosen] = trained > 0
         kept = np.logical_or.reduceat(trains, starts)
         kept_segments = np.repeat(kept, pack_segments)
@@ -356,7 +356,8 @@ class _Cuts(NamedTuple):
     cut_reason: NDArray[np.int8]
 
 
-def _runs(documents: UnitDocuments) -> TrainedRuns:
+def trained_runs(documents: UnitDocuments) -> TrainedRuns:
+    """The trained runs of a unit as the strategies take them."""
     return TrainedRuns(
         documents.run_counts,
         np.ascontiguousarray(documents.runs[:, 0]),

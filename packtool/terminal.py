@@ -9,7 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -20,10 +20,13 @@ from rich.text import Text
 
 from packtool.errors import printable
 from packtool.manifest import Manifest
+from packtool.packing import Histogram, only_halves
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.statistics import Bin, DatasetStats
 
 if TYPE_CHECKING:
+    from packtool.comparison import Comparison  # imports what a run needs
+    from packtool.outcome import Outcome
     from packtool.torch.isolation import IsolationReport  # imports torch
     from packtool.verification import Check, VerifyReport  # imports tokenizers
 
@@ -222,16 +225,14 @@ def _summary_rows(manifest: Manifest) -> list[tuple[str, str]]:
         rows.append(("padding", f"{entry.pad!r} ({entry.pad_origin})"))
     if manifest.limited:
         rows.insert(0, ("limited", f"only the first {manifest.records:,} records were read (--limit)"))
-    if over and fill < 0.98 and _mostly_over_half(manifest):
-        rows.append(("note", "most documents are just over half of max_length: no packer can fill"))
-        rows.append(("", "packs with them; --strategy bfd_split or another --max-length can"))
+    if _only_halves(manifest):
+        rows += zip(("note", "", "", ""), textwrap.wrap(_NO_PACKER, WIDTH - 13), strict=False)
     return rows
 
 
-def _mostly_over_half(manifest: Manifest) -> bool:
-    lengths = zip(manifest.segment_lengths.lengths, manifest.segment_lengths.counts, strict=True)
-    large = sum(count for length, count in lengths if length * 2 > manifest.max_length)
-    return large * 2 > manifest.packs
+def _only_halves(manifest: Manifest) -> bool:
+    pairs = zip(manifest.segment_lengths.lengths, manifest.segment_lengths.counts, strict=True)
+    return only_halves(Histogram.from_counts(dict(pairs)), manifest.lower_bound_packs, manifest.max_length)
 
 
 def _end_token(token: str | None, origin: str) -> str:
@@ -340,6 +341,94 @@ def _length_label(bin: Bin) -> str:
 
 def _fill_label(bin: Bin) -> str:
     return "full" if bin.low == bin.high else f"{bin.low * 100:g} to {bin.high * 100:g} %"
+
+
+# --- plan ---------------------------------------------------------------------------------------------------
+
+
+def print_comparison(comparison: "Comparison") -> None:
+    """A row for each strategy and length, what is to be said of them, and the advice."""
+    shown = console()
+    shown.print(f"{comparison.documents:,} documents, {comparison.tokens:,} tokens ({comparison.format})")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for name, width in _OUTCOME_COLUMNS.items():
+        if name == _OVER_BOUND and comparison.sampled is not None:
+            continue  # a bound of the sample is none of the whole
+        justify: Literal["left", "right"] = "left" if name == "strategy" else "right"
+        table.add_column(name, justify=justify, no_wrap=True, min_width=width)
+    length = None
+    for outcome in comparison.outcomes:
+        if length not in (None, outcome.max_length):
+            table.add_section()
+        length = outcome.max_length
+        advised = (outcome.strategy, length) == (comparison.advice.strategy, comparison.advice.max_length)
+        table.add_row(*_outcome_row(outcome), style="bold green" if advised else "")
+    shown.print(table)
+    for line in _comparison_notes(comparison):
+        _print_wrapped(shown, line)
+    _print_wrapped(shown, f"advice: {comparison.advice.text}", style="bold")
+
+
+_OVER_BOUND = "over\nbound"
+_OUTCOME_COLUMNS = {
+    "length": 6,
+    "strategy": 9,
+    "packs": 7,
+    _OVER_BOUND: 5,
+    "fill": 8,
+    "docs\ncut": 6,
+    "docs\nout": 6,
+    "tokens\nlost": 6,
+    "segs\na pack": 6,
+    "attn\na token": 7,
+}
+"""Heads and least widths: with the spaces between, 78 columns."""
+
+
+def _outcome_row(outcome: "Outcome") -> list[str]:
+    names = [f"{outcome.max_length}", outcome.strategy]
+    if outcome.refused:
+        return [*names, *["-"] * 8]
+    packs, fill = _count(outcome.packs), f"{int(outcome.fill * 10_000) / 100:.2f} %"
+    if outcome.packs_interval is not None and outcome.fill_interval is not None:
+        packs_error = (outcome.packs_interval.high - outcome.packs_interval.low) / 2 / max(outcome.packs, 1)
+        fill_error = max(outcome.fill - outcome.fill_interval.low, outcome.fill_interval.high - outcome.fill)
+        packs, fill = f"{packs} ±{packs_error:.1%}", f"{outcome.fill:.1%} ±{fill_error * 100:.1f}"
+    return [
+        *names,
+        packs,
+        _count(outcome.packs - outcome.lower_bound_packs),
+        fill,
+        _count(outcome.documents_cut),
+        _count(outcome.documents_left_out),
+        _count(outcome.tokens_lost),
+        f"{outcome.segments / outcome.packs:.1f}",
+        _count(round(outcome.attention_cost / outcome.tokens)),
+    ]
+
+
+def _count(value: int) -> str:
+    return f"{value:,}" if value < 100_000 else short(value)
+
+
+def _comparison_notes(comparison: "Comparison") -> Iterator[str]:
+    for outcome in comparison.outcomes:
+        if outcome.refused:
+            yield f"{outcome.strategy} at {outcome.max_length}: pack would stop: {outcome.refused}"
+    lengths = dict.fromkeys(outcome.max_length for outcome in comparison.outcomes if outcome.only_halves)
+    if lengths:
+        yield f"at {', '.join(map(str, lengths))} {_NO_PACKER}"
+
+
+_NO_PACKER = (
+    "most documents take more than half of max_length, so no packer can fill packs with whole ones; "
+    "another --max-length can, and --strategy wrapped, which cuts them"
+)
+
+
+def _print_wrapped(shown: Console, line: str, style: str = "default") -> None:
+    for part in textwrap.wrap(printable(line), WIDTH, break_on_hyphens=False):
+        shown.print(Text(part, style=style))
 
 
 # --- verify --------------------------------------------------------------------------------------------------

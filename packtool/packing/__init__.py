@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from packtool.packing import best_fit, bounds, in_order, pieces, wrapped
+from packtool.packing.bounds import only_halves
 from packtool.packing.histogram import Histogram
 from packtool.packing.packing import I32, OpenPack, Packing, StreamPart
 from packtool.packing.pieces import Cut, Overlong, Pieces, TrainedRuns, trained_in
@@ -22,6 +23,7 @@ __all__ = [
     "Strategy",
     "StreamPart",
     "TrainedRuns",
+    "only_halves",
     "trained_in",
 ]
 

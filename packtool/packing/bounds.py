@@ -5,6 +5,9 @@ import numpy as np
 from packtool.packing.histogram import Histogram
 from packtool.packing.packing import check_limits
 
+_LOW_FILL = 0.98
+"""Of packs that are worth a word."""
+
 
 def joined_bound(histogram: Histogram, max_length: int, max_segments: int | None = None) -> int:
     """Packs needed where items may be cut anywhere: all tokens, and a segment for every item, need a place.
@@ -58,3 +61,17 @@ def whole_bound(histogram: Histogram, max_length: int, max_segments: int | None 
     over = (tokens[half] - tokens[low]) - free
     more = np.maximum(0, -(-over // max_length))
     return max(bound, int((items[-1] - items[half] + more).max()))
+
+
+def only_halves(histogram: Histogram, bound: int, max_length: int) -> bool:
+    """Whether no packer can fill packs with these segments because most take more than half of one.
+
+    Such a segment lets no second one in; where they are just over half, that leaves nearly half of a pack empty.
+
+    Args:
+        histogram: lengths of the segments.
+        bound: packs that no plan of them goes below.
+        max_length: tokens that a pack has room for.
+    """
+    large = int(histogram.counts[2 * histogram.lengths > max_length].sum())
+    return histogram.tokens < _LOW_FILL * bound * max_length and 2 * large > bound

@@ -1,0 +1,103 @@
+"""One sentence of advice from the outcomes of several strategies and lengths: structure first, then efficiency.
+
+Knows outcomes and the kind of records, nothing of how either came to be.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from packtool.config import FormatName
+from packtool.outcome import Outcome
+
+_WHOLE_SHARE = 0.001
+"""Outcomes that harm no more than this share of documents (or tokens) beyond the least harm are as good."""
+_CUT_SHARE = 0.01
+"""The same where a cut is no harm to what trains, only to what is seen together."""
+_FILL = 0.005
+
+_NAMES = {
+    FormatName.TEXT: "documents",
+    FormatName.MESSAGES: "conversations",
+    FormatName.PROMPT_COMPLETION: "examples",
+    FormatName.TOKENS: "documents",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to pack with, and why."""
+
+    strategy: str
+    max_length: int
+    text: str
+
+
+def advise(outcomes: Sequence[Outcome], format: FormatName, default: str, *, whole: bool) -> Advice:
+    """The outcome to choose: the least harm to documents, then the best fill, then the shortest packs.
+
+    Args:
+        outcomes: at least one that is not refused.
+        format: of the records.
+        default: the strategy that ``pack`` would take by itself, which wins among equals.
+        whole: whether only a part of a document trains (an answer behind its prompt), so that a piece cut off
+            from the rest trains on what it cannot know.
+    """
+    usable = [outcome for outcome in outcomes if not outcome.refused]
+    if whole:
+        kept = [outcome for outcome in usable if outcome.overlong != "split"] or usable
+        kept = _about_least(kept, _harmed_share, _WHOLE_SHARE)
+    else:
+        kept = _about_least(usable, _lost_share, _WHOLE_SHARE)
+        kept = _about_least(kept, _cut_share, _CUT_SHARE)
+    kept = _about_least(kept, lambda outcome: -outcome.fill, _FILL)
+    chosen = min(kept, key=lambda each: (each.max_length, each.strategy != default, each.packs))
+    return Advice(chosen.strategy, chosen.max_length, _sentence(chosen, usable, _NAMES[format], whole=whole))
+
+
+def _about_least(outcomes: list[Outcome], measure: Callable[[Outcome], float], tolerance: float) -> list[Outcome]:
+    least = min(measure(outcome) for outcome in outcomes)
+    return [outcome for outcome in outcomes if measure(outcome) <= least + tolerance]
+
+
+def _harmed_share(outcome: Outcome) -> float:
+    return (outcome.documents_cut + outcome.documents_left_out) / (outcome.documents + outcome.documents_left_out)
+
+
+def _lost_share(outcome: Outcome) -> float:
+    return outcome.tokens_lost / (outcome.tokens + outcome.tokens_lost)
+
+
+def _cut_share(outcome: Outcome) -> float:
+    return outcome.documents_cut / outcome.documents
+
+
+def _sentence(chosen: Outcome, usable: Sequence[Outcome], name: str, *, whole: bool) -> str:
+    reasons = [_structure(chosen, name, whole=whole)]
+    rest = f"packs are {_percent(chosen.fill)} full"
+    if chosen.only_halves:
+        rest += f", since most {name} take more than half of one and no packer can pair them"
+    reasons.append(rest)
+    if whole and chosen.overlong == "split":
+        reasons.append("though answers cut off from their prompts train worse")
+    longer = max(outcome.max_length for outcome in usable)
+    if whole and _harmed_share(chosen) > 10 * _WHOLE_SHARE and chosen.max_length == longer:
+        reasons.append("and a larger --max-length would keep more")
+    return f"--strategy {chosen.strategy} --max-length {chosen.max_length}: " + ", ".join(reasons)
+
+
+def _structure(chosen: Outcome, name: str, *, whole: bool) -> str:
+    cut, out = chosen.documents_cut, chosen.documents_left_out
+    if not cut and not out:
+        return f"every one of the {chosen.documents:,} {name} stays whole"
+    told = [f"{cut:,} cut"] * bool(cut) + [f"{out:,} left out"] * bool(out)
+    everything = chosen.documents + out
+    kept = f"{_percent((chosen.documents - cut) / everything)} of the {everything:,} {name} stay whole"
+    if whole:
+        return f"{kept} ({' and '.join(told)}, the fewest here)"
+    lost = f"{chosen.tokens_lost:,} tokens are lost" if chosen.tokens_lost else "no token is lost"
+    return f"{kept} ({' and '.join(told)}), {lost}"
+
+
+def _percent(share: float) -> str:
+    """In percent, rounded down: nothing that is cut or empty is rounded away."""
+    return f"{int(share * 1000) / 10:g} %"
