@@ -48,7 +48,7 @@ def unmarked(source: str) -> str:
 def special_tokens(source: str) -> tuple[str, ...]:
     """What a tokenizer that was made for a template has as special tokens."""
     found = re.findall(
-        r"<\|[^<>|\s'\"]{1,40}\|>|<｜[^<>\s]{1,40}｜>|<(?:start_of_turn|end_of_turn|end_of_utterance)>|<\|turn>|<turn\|>",
+        r"<\|[^<>|\s'\"]{1,40}\|>|<｜[^<>\s]{1,40}｜>|<(?:start_of_turn|end_of_turn|end_of_utterance)>|<\|[a-z_]{2,40}>|<[a-z_]{2,40}\|>",
         source,
     )
     return tuple(sorted({*found, *VARIABLES.values()}))
@@ -209,15 +209,16 @@ def reasoning(draw: st.DrawFn) -> list[Message]:
 
 @st.composite
 def with_tools(draw: st.DrawFn) -> list[Message]:
-    """Answers that call tools, whose results follow, mostly; perhaps the results come last."""
+    """Answers that call tools, perhaps with reasoning; the results follow, mostly, and perhaps come last."""
     messages = [system(draw(texts))] if draw(st.booleans()) else []
     for _ in range(draw(st.integers(1, 2))):
         messages.append(user(draw(texts)))
         for _ in range(draw(st.integers(0, 2))):
             arguments = st.dictionaries(st.sampled_from(["city", "n"]), st.one_of(texts, st.integers(0, 9)), max_size=2)
             calls = [call(**draw(arguments)) for _ in range(draw(st.integers(1, 2)))]
-            messages.append(assistant(draw(st.one_of(st.none(), st.just(""), texts)), tool_calls=calls))
-            messages += [tool(draw(texts)) for _ in calls]
+            thought = {"reasoning_content": draw(texts)} if draw(st.integers(0, 3)) == 0 else {}
+            messages.append(assistant(draw(st.one_of(st.none(), st.just(""), texts)), tool_calls=calls, **thought))
+            messages += [tool(draw(texts)) for _ in calls] if draw(st.integers(0, 4)) else []
         if draw(st.integers(0, 4)):
             messages.append(assistant(draw(texts)))
     return messages

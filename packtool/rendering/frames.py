@@ -202,6 +202,9 @@ class Frames:
         if [number // 2 for number in numbers if number % 2] != list(range(len(messages))):
             return None
         slots = [_Slot(n // 2, n % 2 == 0, n % 2 == 1 and shapes[n // 2].calls) for n in numbers]
+        behind = _STAND_INS.split(rendered)[1:]
+        if any(slot.is_loose and not frame.strip() for slot, frame in zip(slots, behind, strict=True)):
+            return None  # nothing tells where what is made of tool calls ends
         return cls(shapes, stand_ins, render, rendered, slots)
 
     def spans(

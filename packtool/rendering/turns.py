@@ -9,14 +9,17 @@ The method, for turn i of a conversation whose render is R:
 - its text: render again with the turn's text replaced by a private-use character that occurs nowhere. What the
   two renders have in common before and after it bounds the text, whatever the template does to other turns.
 - its role header: what ``add_generation_prompt`` adds to the conversation before the turn, less a reasoning
-  stub (``<think>``) at its end, which the model might as well produce.
+  stub (``<think>``) at its end, which the model might as well produce, and less all that the same turn does without
+  when it says other things and reasons nothing.
 - its end: what follows the text in R, and in the render of the conversation cut off after the turn, agree for a
-  stretch, and the whole special tokens in it end the turn.
+  stretch, and the whole special tokens in it end the turn. What opens something that somebody else says ends none:
+  the generation prompt, or the result of a call, which a template may open before anybody gave it.
 
 Most templates only put frames around texts. So the texts of all messages are replaced at once first: where R is
 those frames around the messages' own texts, in one way only, that one render has told where every turn stands.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -131,7 +134,7 @@ class _Conversation:
         self._rendered_characters = 0
         self._marks = marks
         self._prefixes = Prefixes(messages, rendered, self._render, marks)
-        self._regions: dict[int, Region | None] = {}
+        self._regions: dict[int, list[Region]] = {}
         self._unused, self._also_unused = self._unused_characters()
 
     def spans(self, turn: int) -> tuple[TurnSpan, ...]:
@@ -211,18 +214,22 @@ class _Conversation:
 
     def _start(self, turn: int, region: Region, low: int, *, is_all: bool) -> int:
         """Where the turn begins: after its role header; else with its text, if ``region`` is all of that."""
+        start = None
         if self._messages[turn].get("role") == "assistant":
             prompt = self._prefixes.prompt(turn)
             header = find_header(self._rendered, low, region, prompt.text, self._marks)
-            if (start := header.of(self._rendered[low : region.stop])) is not None:
-                return start
+            start = header.of(self._rendered[low : region.stop])
         if is_all:
-            return region.start
-        # It goes on where the turn before ended. In a turn that says other things, all but its beginning differs.
+            return region.start if start is None else start
+        # In a turn that says other things, all but its beginning differs. What opens its reasoning may stand in the
+        # generation prompt, but is no header: a turn without reasoning does without. And where there is no header,
+        # the turn goes on where the one before ended.
         silent = self._compare(turn, next(self._replaced(turn)))
-        if not isinstance(silent, Region) or not low <= silent.start <= region.start:
+        if isinstance(silent, Region) and low <= silent.start <= region.start:
+            return silent.start if start is None else min(start, silent.start)
+        if start is None:
             raise Unprovable(f"message {turn + 1}: where it begins cannot be told")
-        return silent.start
+        return start
 
     def _ended(self, turn: int, start: int, region: Region, high: int, replaced: Message) -> TurnSpan:
         """The span of a turn that starts at ``start``, whose text ends with ``region``."""
@@ -238,7 +245,44 @@ class _Conversation:
         openers = partial(self._prefixes.openers, turn)
         reach = end_of_turn(whole, cut, self._prefixes.prompt(turn).text, openers, self._marks)
         text_stop = region.stop + self._marks.trailing(whole[:reach])
-        return TurnSpan(start, text_stop, region.stop + reach)
+        return self._without_opened_results(turn, TurnSpan(start, text_stop, region.stop + reach))
+
+    def _without_opened_results(self, turn: int, span: TurnSpan) -> TurnSpan:
+        """The span without what opens the results of the turn's calls.
+
+        A template may print that behind calls that nobody has answered yet. It is the beginning of what somebody else
+        says, like the header in a generation prompt, and so ends no turn.
+        """
+        if not self._messages[turn].get(CALLS) or not (result := self._opener_of_results(turn)):
+            return span
+        _, says_other_things, *_ = self._replaced(turn)
+        said = self._compare(turn, says_other_things)
+        if not isinstance(said, Region):
+            return span
+        begin = max(said.stop, span.start)
+        place = self._rendered.find(result, begin, span.stop)
+        if place < 0:
+            return span
+        stop = begin + len(self._rendered[begin:place].rstrip())
+        return TurnSpan(span.start, min(span.text_stop, stop), stop)
+
+    def _opener_of_results(self, turn: int) -> str:
+        """The special token that opens what tools answer to a turn's calls; empty where nobody can say."""
+        called = self._messages[turn][CALLS]
+        known = called[0] if isinstance(called, list) and isinstance(called[0], dict) else {}
+        function = known.get("function", known)
+        named = {"tool_call_id": known.get("id"), "name": function.get("name") if isinstance(function, dict) else None}
+        answer = {"role": "tool", **{key: value for key, value in named.items() if isinstance(value, str)}}
+        answers = [{**answer, "content": self._unused}, {**answer, "content": self._also_unused}]
+        rendered = self._try([*self._messages[: turn + 1], *answers])
+        _, _, behind = (rendered or "").partition(self._unused)
+        between, found, after = behind.partition(self._also_unused)
+        if not found:
+            return ""
+        # What stands between two answers closes the one, as what follows the last does, and opens the other.
+        opener = between[self._marks.before_torn(between, common_prefix(between, after)) :].lstrip()
+        mark = self._marks.first(opener)
+        return mark[0] if mark is not None and mark.start() == 0 else ""
 
     def _after(self, turn: int, replaced: Message, more: Sequence[Message]) -> str | None:
         """What follows the turn's text in the conversation up to it and ``more``; None where nobody can say."""
@@ -250,15 +294,16 @@ class _Conversation:
         region = difference(ours, other, self._marks)
         return ours[region.stop :] if isinstance(region, Region) else None
 
-    def _printed(self, turn: int) -> Region | None:
-        """Where a message's own text stands; None where it is not printed."""
+    def _printed(self, turn: int) -> list[Region]:
+        """Where a message's own text stands, as its replacements tell, the best first; nowhere if it is not printed."""
         if turn not in self._regions:
             found = [self._compare(turn, replaced) for replaced in self._replaced(turn)]
-            region = next((one for one in found if isinstance(one, Region)), None)
+            regions = [one for one in found[:2] if isinstance(one, Region)]
+            regions = regions or [one for one in found[2:] if isinstance(one, Region)]
             speaks = any(self._messages[turn].get(key) for key in SPOKEN)
-            if region is None and "torn" in found and speaks and not self._is_passed_over(turn):
+            if not regions and "torn" in found and speaks and not self._is_passed_over(turn):
                 raise Unprovable(f"message {turn + 1}: the template does not print its text where it can be found")
-            self._regions[turn] = region
+            self._regions[turn] = regions
         return self._regions[turn]
 
     def _is_passed_over(self, turn: int) -> bool:
@@ -308,15 +353,17 @@ class _Conversation:
         if base and len(base) <= region.start and self._rendered.startswith(base):
             low = len(base)
         for other in range(len(self._messages)):
-            printed = None if other == turn else self._printed(other)
-            if printed is None:
+            found = [] if other == turn else self._printed(other)
+            if not found:
                 continue
+            # A message that says it in another way may change how others are printed: then all of those differ too.
+            printed = next((one for one in found if one.stop <= region.start or region.stop <= one.start), None)
+            if printed is None:
+                raise Unprovable(f"message {turn + 1}: its text cannot be told from that of other messages")
             if printed.stop <= region.start:
                 low = max(low, printed.stop)
-            elif printed.start >= region.stop:
-                high = min(high, printed.start)
             else:
-                raise Unprovable(f"message {turn + 1}: its text cannot be told from that of other messages")
+                high = min(high, printed.start)
         cut = self._prefixes(turn + 1)
         if cut is not None and region.start <= len(cut) < region.stop and self._rendered.startswith(cut):
             raise Unprovable(f"message {turn + 1}: the template prints its text again behind its end")
@@ -347,7 +394,8 @@ class _Conversation:
             return None
 
     def _unused_characters(self) -> tuple[str, str]:
-        said = f"{self._rendered}{self._messages!r}"
+        # Not repr, which escapes these characters: what is not printed now may be printed in another render.
+        said = self._rendered + json.dumps([*self._messages], ensure_ascii=False, default=str)
         unused = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in said)
         one, other = next(unused, None), next(unused, None)
         if one is None or other is None:
