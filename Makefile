@@ -6,7 +6,7 @@ BIN := .venv/bin
 RUN_STAMP := .venv/.installed-run
 DEV_STAMP := .venv/.installed-dev
 
-.PHONY: demo test soak lint bench clean
+.PHONY: demo test soak lint bench pictures clean
 
 demo: $(RUN_STAMP)
 	@mkdir -p demo
@@ -31,6 +31,9 @@ lint: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	$(BIN)/python -m tests.bench
+
+pictures: $(DEV_STAMP)
+	for script in docs/pictures/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf .venv demo

