@@ -32,7 +32,9 @@ class Advice:
     text: str
 
 
-def advise(outcomes: Sequence[Outcome], format: FormatName, default: str, *, whole: bool) -> Advice:
+def advise(
+    outcomes: Sequence[Outcome], format: FormatName, default: str, *, whole: bool, sampled: bool = False
+) -> Advice:
     """The outcome to choose: the least harm to documents, then the best fill, then the shortest packs.
 
     Args:
@@ -41,6 +43,7 @@ def advise(outcomes: Sequence[Outcome], format: FormatName, default: str, *, who
         default: the strategy that ``pack`` would take by itself, which wins among equals.
         whole: whether only a part of a document trains (an answer behind its prompt), so that a piece cut off
             from the rest trains on what it cannot know.
+        sampled: whether the outcomes are estimates.
     """
     usable = [outcome for outcome in outcomes if not outcome.refused]
     if whole:
@@ -51,7 +54,9 @@ def advise(outcomes: Sequence[Outcome], format: FormatName, default: str, *, who
         kept = _about_least(kept, _cut_share, _CUT_SHARE)
     kept = _about_least(kept, lambda outcome: -outcome.fill, _FILL)
     chosen = min(kept, key=lambda each: (each.max_length, each.strategy != default, each.packs))
-    return Advice(chosen.strategy, chosen.max_length, _sentence(chosen, usable, _NAMES[format], whole=whole))
+    reason = _reason(chosen, usable, _NAMES[format], whole=whole)
+    flags = f"--strategy {chosen.strategy} --max-length {chosen.max_length}"
+    return Advice(chosen.strategy, chosen.max_length, f"{flags}: {'by the sample ' if sampled else ''}{reason}")
 
 
 def _about_least(outcomes: list[Outcome], measure: Callable[[Outcome], float], tolerance: float) -> list[Outcome]:
@@ -71,7 +76,7 @@ def _cut_share(outcome: Outcome) -> float:
     return outcome.documents_cut / outcome.documents
 
 
-def _sentence(chosen: Outcome, usable: Sequence[Outcome], name: str, *, whole: bool) -> str:
+def _reason(chosen: Outcome, usable: Sequence[Outcome], name: str, *, whole: bool) -> str:
     reasons = [_structure(chosen, name, whole=whole)]
     rest = f"packs are {_percent(chosen.fill)} full"
     if chosen.only_halves:
@@ -82,7 +87,7 @@ def _sentence(chosen: Outcome, usable: Sequence[Outcome], name: str, *, whole: b
     longer = max(outcome.max_length for outcome in usable)
     if whole and _harmed_share(chosen) > 10 * _WHOLE_SHARE and chosen.max_length == longer:
         reasons.append("and a larger --max-length would keep more")
-    return f"--strategy {chosen.strategy} --max-length {chosen.max_length}: " + ", ".join(reasons)
+    return ", ".join(reasons)
 
 
 def _structure(chosen: Outcome, name: str, *, whole: bool) -> str:

@@ -3,10 +3,11 @@
 Tokenizes once, plans by the rules of ``pack`` itself, and writes no dataset.
 """
 
+import math
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from packtool.accounts import ReadingAccounts
 from packtool.advice import Advice, advise
 from packtool.config import PackConfig, PlanConfig, StrategyName
 from packtool.errors import BadData, PacktoolError
-from packtool.intake import tokenize
+from packtool.intake import count_records, tokenize
 from packtool.job import Job, check_strategy, default_strategy, plan_rules, settle
 from packtool.outcome import Outcome
 from packtool.packing import STRATEGIES, Histogram, only_halves
 from packtool.planning import Plan, PlanRules, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
+from packtool.sampling import Sample, choose_records, dealt, estimate
 from packtool.statistics import SegmentsPerPack
 from packtool.token_store import TokenStore
 
@@ -67,21 +69,66 @@ def plan(config: PlanConfig, on_event: Listener = nobody) -> Comparison:
     for warning in job.warnings:
         on_event(Notice(warning, warning=True))
     with _Workshop() as folder:
-        store = TokenStore(config.cache_dir or folder / "store", job.recipe.key)
-        accounts = tokenize(job, store, on_event)
-        outcomes = _outcomes(job, runs, store, accounts, folder / "plan", on_event)
+        choice = _choose(config, job, on_event)
+        cache = None if choice is not None else config.cache_dir  # pack has no use for a part of the tokens
+        store = TokenStore(cache or folder / "store", job.recipe.key)
+        accounts = tokenize(job, store, on_event, None if choice is None else choice.records)
+        sample = None if choice is None else _sample(accounts, store, choice.population, config.seed)
+        outcomes = _outcomes(job, runs, store, accounts, sample, folder / "plan", on_event)
     if all(outcome.refused for outcome in outcomes):
         raise BadData(outcomes[0].refused)
+    scale = 1.0 if sample is None else sample.population / sample.records
     return Comparison(
         format=str(job.shape.format),
-        sampled=None,
-        records=accounts.records,
-        bad_records=accounts.bad_records,
-        documents=accounts.documents,
-        tokens=accounts.tokens,
+        sampled=None if sample is None else sample.records,
+        records=accounts.records if sample is None else sample.population,
+        bad_records=round(accounts.bad_records * scale),
+        documents=round(accounts.documents * scale),
+        tokens=round(accounts.tokens * scale),
         outcomes=outcomes,
-        advice=advise(outcomes, job.shape.format, default_strategy(job.shape), whole=job.shape.chooses_tokens),
+        advice=advise(
+            outcomes,
+            job.shape.format,
+            default_strategy(job.shape),
+            whole=job.shape.chooses_tokens,
+            sampled=sample is not None,
+        ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Which records are in the sample."""
+
+    records: tuple[tuple[int, ...], ...]
+    """For each unit of the job."""
+    population: int
+
+
+def _choose(config: PlanConfig, job: Job, on_event: Listener) -> _Choice | None:
+    """The sample that was asked for; None where all records are to be read."""
+    if config.sample is None:
+        return None
+    counts = np.array(count_records(job, on_event), np.int64)
+    population = int(counts.sum())
+    if population <= config.sample:
+        on_event(Notice(f"there are only {population:,} records; all of them are read"))
+        return None
+    chosen = choose_records(population, config.sample, config.seed)
+    ends = np.cumsum(counts)
+    bounds = np.searchsorted(chosen, ends).tolist()
+    firsts = (ends - counts).tolist()
+    units = zip([0, *bounds], bounds, firsts, strict=False)
+    return _Choice(tuple(tuple((chosen[a:b] - first).tolist()) for a, b, first in units), population)
+
+
+def _sample(accounts: ReadingAccounts, store: TokenStore, population: int, seed: int) -> Sample:
+    units = [store.documents(unit.summary) for unit in accounts.units]
+    doc_ids = [
+        unit.first_row + documents.rows.astype(np.int64) for unit, documents in zip(accounts.units, units, strict=True)
+    ]
+    refused = np.array([reject.doc_id for reject in accounts.rejects()], np.int64)
+    return dealt(units, np.concatenate(doc_ids), refused, population, seed)
 
 
 def _strategies(config: PlanConfig) -> tuple[StrategyName, ...]:
@@ -116,6 +163,7 @@ def _outcomes(
     runs: Sequence[PackConfig],
     store: TokenStore,
     accounts: ReadingAccounts,
+    sample: Sample | None,
     folder: Path,
     on_event: Listener,
 ) -> tuple[Outcome, ...]:
@@ -123,7 +171,8 @@ def _outcomes(
     outcomes = []
     for run in runs:
         rules = plan_rules(run, job.shape)
-        outcomes.append(_outcome(rules, accounts, make_plan(accounts.units, store, rules, folder, lambda _: None)))
+        outcome = _outcome(rules, accounts, make_plan(accounts.units, store, rules, folder, lambda _: None))
+        outcomes.append(outcome if sample is None else _scaled(outcome, sample, rules))
         shutil.rmtree(folder)  # the next one may need the room
         on_event(Progress(Stage.PLAN, len(outcomes), len(runs), "plans", 0))
     return tuple(outcomes)
@@ -159,4 +208,26 @@ def _outcome(rules: PlanRules, accounts: ReadingAccounts, made: Plan) -> Outcome
         attention_cost=cost,
         attention_cost_share=cost / (room * rules.max_length),
         only_halves=only_halves(segment_lengths, made.lower_bound_packs, rules.max_length),
+    )
+
+
+def _scaled(outcome: Outcome, sample: Sample, rules: PlanRules) -> Outcome:
+    """What the outcome of a sample says of all records."""
+    if outcome.refused:
+        return outcome
+    found = estimate(sample, rules)
+    scale = sample.population / sample.records
+    counted = ("documents", "documents_cut", "documents_left_out", "tokens", "tokens_lost", "segments")
+    more = {name: round(getattr(outcome, name) * scale) for name in counted}
+    packs, cost = math.ceil(found.packs), round(outcome.attention_cost * scale)
+    return replace(
+        outcome,
+        **more,
+        packs=packs,
+        lower_bound_packs=min(packs, math.ceil(outcome.lower_bound_packs * scale)),
+        fill=found.fill,
+        attention_cost=cost,
+        attention_cost_share=cost / (found.packs * rules.max_length**2),
+        packs_interval=found.packs_interval,
+        fill_interval=found.fill_interval,
     )

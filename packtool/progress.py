@@ -8,6 +8,8 @@ from enum import StrEnum
 class Stage(StrEnum):
     """The parts of a run, in order; and those of a verification."""
 
+    COUNT = "count"
+    """Only where a sample is drawn."""
     TOKENIZE = "tokenize"
     PLAN = "plan"
     WRITE = "write"

@@ -3,6 +3,7 @@
 Sees record numbers, lengths and trained runs; reads nothing and plans nothing on disk.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,17 +60,49 @@ def choose_records(records: int, size: int, seed: int) -> Int64s:
     return np.sort(chosen)
 
 
-def parts_of(doc_ids: Int64s, seed: int) -> NDArray[np.int64]:
-    """The part of each record of a sample, 0 to GROUPS - 1: parts of equal size, dealt by hash."""
-    order = np.argsort(order_hash(seed ^ _PARTS, doc_ids), kind="stable")
-    parts = np.empty(len(doc_ids), np.int64)
-    parts[order] = np.arange(len(doc_ids)) % GROUPS
-    return parts
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The records of a sample: the documents that they became, and how they are dealt to parts."""
+
+    documents: UnitDocuments
+    """In source order, as one unit; their rows are only numbers."""
+    parts: Int64s
+    """int64 [n], the part of each document, 0 to GROUPS - 1."""
+    part_records: Int64s
+    """int64 [GROUPS], records of each part, with those that became no document."""
+    population: int
+    """Records there are in all."""
+
+    @property
+    def records(self) -> int:
+        """Records in the sample."""
+        return int(self.part_records.sum())
 
 
-def estimate(
-    documents: UnitDocuments, parts: NDArray[np.int64], part_records: Int64s, population: int, rules: PlanRules
-) -> Estimate:
+def dealt(units: Sequence[UnitDocuments], doc_ids: Int64s, refused_ids: Int64s, population: int, seed: int) -> Sample:
+    """The documents of the units together, dealt by hash to parts of equally many records.
+
+    Args:
+        units: what the sampled records became, in source order.
+        doc_ids: int64 [n], the doc id of each document.
+        refused_ids: int64 [m], those of sampled records that became none.
+        population: records there are in all.
+        seed: of the run.
+    """
+    records = np.concatenate([doc_ids, refused_ids])
+    parts = np.empty(len(records), np.int64)
+    parts[np.argsort(order_hash(seed ^ _PARTS, records), kind="stable")] = np.arange(len(records)) % GROUPS
+    documents = UnitDocuments(
+        rows=np.arange(len(doc_ids), dtype=np.int32),
+        lengths=np.concatenate([unit.lengths for unit in units]),
+        checksums=np.concatenate([unit.checksums for unit in units]),
+        run_counts=np.concatenate([unit.run_counts for unit in units]),
+        runs=np.concatenate([unit.runs for unit in units]),
+    )
+    return Sample(documents, parts[: len(doc_ids)], np.bincount(parts, minlength=GROUPS), population)
+
+
+def estimate(sample: Sample, rules: PlanRules) -> Estimate:
     """Packs and fill of the whole from a sample, and how far off they may be: a delete-a-group jackknife.
 
     The sample is planned without each of its parts in turn; how much the results differ says how much another
@@ -77,30 +110,28 @@ def estimate(
     that is not in the sample, since of the rest nothing has to be guessed. More documents can be packed tighter,
     at best as the square root of their number says: how much tighter a sample is than its halves widens the
     intervals on that side.
-
-    Args:
-        documents: the sample's.
-        parts: int64 [n], the part of each document.
-        part_records: int64 [GROUPS], sampled records of each part, with those that became no document.
-        population: records there are in all.
-        rules: how to plan.
     """
-    sampled = int(part_records.sum())
+    documents, parts = sample.documents, sample.parts
+    sampled, population = sample.records, sample.population
     whole = _packed(documents, rules)
     without = [_packed(_only(documents, parts != part), rules) for part in range(GROUPS)]
     halves = [_packed(_only(documents, parts % 2 == half), rules) for half in range(2)]
     room = rules.max_length
-    rates = [each.packs / (sampled - int(records)) for each, records in zip(without, part_records, strict=True)]
+    rates = [each.packs / (sampled - int(records)) for each, records in zip(without, sample.part_records, strict=True)]
     unseen = (1 - sampled / population) ** 0.5
     fill, packs = whole.fill(room), whole.packs / sampled * population
     packs_error = _error(rates) * unseen * population + 1  # the last pack is full or not
     fill_error = _error([each.fill(room) for each in without]) * unseen
     gain = fill - sum(each.fill(room) for each in halves) / 2
     tighter = max(0.0, gain) / (2**0.5 - 1) * (1 - (sampled / population) ** 0.5)
-    loosest = max(0.0, fill - fill_error - (fill / packs if packs else 0.0))
+    # Where no more documents fit into the last pack, it is one, however empty.
+    unfilled = whole.open * (population / sampled - 1)
+    loosest = max(0.0, fill * packs / (packs + unfilled + 1) - fill_error)
     tightest = min(1.0, fill + fill_error + tighter)
     fewest = packs * (fill / (fill + tighter) if fill else 1.0) - packs_error
-    return Estimate(packs, Interval(max(0.0, fewest), packs + packs_error), fill, Interval(loosest, tightest))
+    return Estimate(
+        packs, Interval(max(0.0, fewest), packs + packs_error + unfilled), fill, Interval(loosest, tightest)
+    )
 
 
 def _error(values: list[float]) -> float:
@@ -114,6 +145,8 @@ class _Packed:
     packs: float
     """The last one counts as far as it is full: with more documents it would be."""
     tokens: int
+    open: float
+    """How far the last one is empty, from 0 to 1."""
 
     def fill(self, max_length: int) -> float:
         return self.tokens / (self.packs * max_length) if self.packs else 0.0
@@ -123,7 +156,7 @@ def _packed(documents: UnitDocuments, rules: PlanRules) -> _Packed:
     runs = trained_runs(documents)
     pieces = rules.strategy.pieces(documents.lengths, runs, rules.max_length, rules.overlong)
     if not len(pieces.length):
-        return _Packed(0.0, 0)
+        return _Packed(0.0, 0, 0.0)
     packing = rules.strategy.plan(pieces.length.copy(), rules.max_length, rules.max_segments)
     lengths = pieces.length[packing.items] if packing.lengths is None else packing.lengths
     starts = np.cumsum(packing.counts, dtype=np.int64) - packing.counts
@@ -134,8 +167,9 @@ def _packed(documents: UnitDocuments, rules: PlanRules) -> _Packed:
         trained = trained_in(runs, pieces.doc[packing.items], offsets, lengths)
         tokens = tokens[np.add.reduceat(trained, starts, dtype=np.int64) > 0]
     if not len(tokens):
-        return _Packed(0.0, 0)
-    return _Packed(len(tokens) - 1 + float(tokens[-1]) / rules.max_length, int(tokens.sum()))
+        return _Packed(0.0, 0, 0.0)
+    open = 1 - float(tokens[-1]) / rules.max_length
+    return _Packed(len(tokens) - open, int(tokens.sum()), open)
 
 
 def _only(documents: UnitDocuments, kept: NDArray[np.bool_]) -> UnitDocuments:

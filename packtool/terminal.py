@@ -36,6 +36,7 @@ _PLAIN_SECONDS = 5.0
 _BAR = 24
 
 _STAGE_NAMES = {
+    Stage.COUNT: "count records",
     Stage.TOKENIZE: "read and tokenize",
     Stage.PLAN: "plan",
     Stage.WRITE: "write packs",
@@ -354,7 +355,8 @@ def _fill_label(bin: Bin) -> str:
 def print_comparison(comparison: "Comparison") -> None:
     """A row for each strategy and length, what is to be said of them, and the advice."""
     shown = console()
-    shown.print(f"{comparison.documents:,} documents, {comparison.tokens:,} tokens ({comparison.format})")
+    about = "" if comparison.sampled is None else "about "
+    shown.print(f"{about}{comparison.documents:,} documents, {comparison.tokens:,} tokens ({comparison.format})")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for name, width in _OUTCOME_COLUMNS.items():
         if name == _OVER_BOUND and comparison.sampled is not None:
@@ -367,7 +369,7 @@ def print_comparison(comparison: "Comparison") -> None:
             table.add_section()
         length = outcome.max_length
         advised = (outcome.strategy, length) == (comparison.advice.strategy, comparison.advice.max_length)
-        table.add_row(*_outcome_row(outcome), style="bold green" if advised else "")
+        table.add_row(*_outcome_row(outcome, bounded=comparison.sampled is None), style="bold green" if advised else "")
     shown.print(table)
     for line in _comparison_notes(comparison):
         _print_wrapped(shown, line)
@@ -390,20 +392,31 @@ _OUTCOME_COLUMNS = {
 """Heads and least widths: with the spaces between, 78 columns."""
 
 
-def _outcome_row(outcome: "Outcome") -> list[str]:
+def _outcome_row(outcome: "Outcome", *, bounded: bool) -> list[str]:
     names = [f"{outcome.max_length}", outcome.strategy]
     if outcome.refused:
-        return [*names, *["-"] * 8]
-    packs, fill = _count(outcome.packs), f"{int(outcome.fill * 10_000) / 100:.2f} %"
-    if outcome.packs_interval is not None and outcome.fill_interval is not None:
-        packs_error = (outcome.packs_interval.high - outcome.packs_interval.low) / 2 / max(outcome.packs, 1)
-        fill_error = max(outcome.fill - outcome.fill_interval.low, outcome.fill_interval.high - outcome.fill)
-        packs, fill = f"{packs} ±{packs_error:.1%}", f"{outcome.fill:.1%} ±{fill_error * 100:.1f}"
+        return [*names, *["-"] * (8 if bounded else 7)]
+    fill, spread = f"{int(outcome.fill * 10_000) / 100:.2f} %", outcome.fill_interval
+    if outcome.packs_interval is not None and spread is not None:
+        off = max(outcome.packs - outcome.packs_interval.low, outcome.packs_interval.high - outcome.packs)
+        fill_off = max(outcome.fill - spread.low, spread.high - outcome.fill)
+        return [
+            *names,
+            f"{_count(outcome.packs)} ±{min(off / max(outcome.packs, 1), 9.99):.1%}",
+            f"{outcome.fill:.1%} ±{fill_off * 100:.1f}",
+            *_harms_and_costs(outcome),
+        ]
     return [
         *names,
-        packs,
+        _count(outcome.packs),
         _count(outcome.packs - outcome.lower_bound_packs),
         fill,
+        *_harms_and_costs(outcome),
+    ]
+
+
+def _harms_and_costs(outcome: "Outcome") -> list[str]:
+    return [
         _count(outcome.documents_cut),
         _count(outcome.documents_left_out),
         _count(outcome.tokens_lost),
@@ -417,6 +430,12 @@ def _count(value: int) -> str:
 
 
 def _comparison_notes(comparison: "Comparison") -> Iterator[str]:
+    if comparison.sampled is not None:
+        yield (
+            f"estimated from {comparison.sampled:,} of {comparison.records:,} records: for 19 of 20 such samples the "
+            "true packs and fill lie within what stands behind ±; the other columns are scaled up, and what fewer than "
+            f"1 in {comparison.sampled // 3:,} records have may not be in the sample"
+        )
     for outcome in comparison.outcomes:
         if outcome.refused:
             yield f"{outcome.strategy} at {outcome.max_length}: pack would stop: {outcome.refused}"

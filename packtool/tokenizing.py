@@ -6,12 +6,13 @@ A pure task: what it stores depends on the unit's content and the recipe alone.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from packtool.rendering.chat import ChatSettings
 from packtool.token_store import STORE_FORMAT, TokenStore, UnitReject, UnitSummary, UnitWriter
 from packtool.tokenized import Tokenized, read_tokens
 from packtool.tokenizer import TokenizerFiles
+
+Chosen = TypeVar("Chosen")
 
 BATCH_RECORDS = 1_000
 BATCH_CHARACTERS = 1 << 20
@@ -84,6 +87,8 @@ class TokenizeTask:
     unit: Unit
     recipe: Recipe
     store_root: Path
+    chosen: tuple[int, ...] | None = None
+    """Which of the unit's records, rising; None: all. What is stored is then found again for these alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
     store = TokenStore(task.store_root, recipe.key)
     reader = open_unit(task.unit, columns_read(recipe.shape))
     digest = reader.digest
+    if task.chosen is not None:
+        digest = hashlib.sha256(f"{digest} {task.chosen}".encode()).hexdigest()
     if (stored := store.find(digest)) is not None:
         return TokenizedUnit(task.unit.source, task.unit.index, stored, reused=True)
     workshop = _workshop(recipe, reader.columnar)
@@ -116,7 +123,7 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
     notes: Counter[str] = Counter()
     records = 0
     with store.writing(digest) as writer:
-        for row, record in reader.records():
+        for row, record in _chosen(reader.records(), task.chosen):
             made = record if isinstance(record, Refusal) else workshop.make(record)
             if isinstance(made, Refusal):
                 rejects.append(UnitReject(row, records, made.reason, made.detail))
@@ -137,6 +144,15 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
             notes=notes,
         )
     return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=False)
+
+
+def _chosen(records: Iterable[Chosen], chosen: tuple[int, ...] | None) -> Iterable[Chosen]:
+    """The records of these numbers; reads no further than the last of them."""
+    if chosen is None:
+        return records
+    wanted = set(chosen)
+    numbered = islice(enumerate(records), chosen[-1] + 1 if chosen else 0)
+    return (record for number, record in numbered if number in wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """plan: its numbers are those of the datasets that pack then makes, and it leaves nothing behind."""
 
+import gzip
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +26,7 @@ from packtool.outcome import Outcome
 from packtool.progress import Progress, Stage
 from packtool.readers import cut_units
 from packtool.run import pack
+from packtool.sampling import choose_records
 from packtool.statistics import stats
 from tests import runs
 
@@ -270,6 +274,101 @@ def test_a_cache_is_filled_and_used(tmp_path: Path, workplace: Path, source: Pat
     second = plan(config(source, cache_dir=cache, max_length=64), heard)
     assert first == second
     assert heard.notices == ["1 of 1 parts of the input were tokenized before"]
+    assert left(workplace) == []
+
+
+# --- a sample ------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_of_everything_is_no_estimate(workplace: Path, source: Path) -> None:
+    heard = runs.Heard([])
+    assert plan(config(source, max_length=64, sample=100), heard) == plan(config(source, max_length=64))
+    assert heard.notices == ["there are only 60 records; all of them are read"]
+    assert left(workplace) == []
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
+def test_documents_all_alike_are_estimated_exactly(
+    tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    source = tmp_path / f"a{suffix}"
+    records = [{"input_ids": list(range(7, 17)), "labels": [-100, *range(8, 17)]} for _ in range(1_000)]
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), source, row_group_size=4)
+    else:
+        lines = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+        source.write_bytes(gzip.compress(lines) if suffix.endswith(".gz") else lines)
+    small_units(monkeypatch, 300)  # so that most parts of the input have no record in the sample
+    made: list[int] = []
+
+    def counted(task: Any) -> Any:
+        found = real(task)
+        made.append(found.summary.documents)
+        return found
+
+    real = intake.tokenize_unit
+    monkeypatch.setattr(intake, "tokenize_unit", counted)
+    found = plan(config(source, max_length=20, sample=100, strategy="bfd,wrapped"))
+    assert (sum(made), 0 in made) == (100, True)
+    assert (found.sampled, found.records, found.documents, found.tokens) == (100, 1_000, 1_000, 10_000)
+    for outcome in found.outcomes:
+        assert (outcome.packs, outcome.fill, outcome.documents, outcome.tokens) == (500, 1.0, 1_000, 10_000)
+        assert (outcome.documents_left_out, outcome.tokens_lost, outcome.segments) == (0, 0, 1_000)
+        assert (outcome.attention_cost, outcome.attention_cost_share) == (100_000, 0.5)
+        assert outcome.packs_interval is not None
+        assert outcome.packs_interval.low <= 500 <= outcome.packs_interval.high < 503
+    assert left(workplace) == []
+
+
+def test_a_sample_of_the_sample_data_says_how_far_off_it_may_be(
+    tmp_path: Path, workplace: Path, sample_data: Path
+) -> None:
+    source, cache = sample_data / "text.jsonl", tmp_path / "cache"
+    true = plan(config(source, max_length=[512, 1024]))
+    for seed in range(3):
+        found = plan(config(source, max_length=[512, 1024], sample=200, seed=seed, cache_dir=cache))
+        inside = 0
+        for outcome, exact in zip(found.outcomes, true.outcomes, strict=True):
+            assert (outcome.strategy, outcome.max_length) == (exact.strategy, exact.max_length)
+            assert outcome.packs_interval is not None
+            assert outcome.fill_interval is not None
+            inside += outcome.packs_interval.low <= exact.packs <= outcome.packs_interval.high
+            inside += outcome.fill_interval.low <= exact.fill <= outcome.fill_interval.high
+            assert 0.7 < outcome.tokens / exact.tokens < 1.4
+        assert inside >= 14
+        assert found == plan(config(source, max_length=[512, 1024], sample=200, seed=seed, workers=2))
+    assert not cache.exists()  # pack has no use for a part of the tokens
+    assert left(workplace) == []
+
+
+def test_a_bad_record_in_the_sample_is_named_by_its_own_line(
+    tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Any] = [{"text": f"some words {n}"} for n in range(400)]
+    chosen = choose_records(400, 100, 0).tolist()
+    lines[chosen[70]] = b"{"
+    lines[next(n for n in range(400) if n not in chosen)] = b"["  # not in the sample, so not seen
+    source = runs.write_jsonl(tmp_path / "a.jsonl", lines)
+    small_units(monkeypatch, 500)
+    with pytest.raises(BadData, match=rf"a\.jsonl:{chosen[70] + 1}: bad_json"):
+        plan(config(source, sample=100))
+    found = plan(config(source, sample=100, on_bad_record="skip", max_length=64))
+    assert (found.sampled, found.records, found.bad_records, found.documents) == (100, 400, 4, 396)
+    assert left(workplace) == []
+
+
+def test_the_table_of_a_sample_fits_80_columns_and_says_how_sure_it_is(
+    workplace: Path, sample_data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ("plan", sample_data / "chat.jsonl", "-t", runs.TOKENIZER, "--workers", "1", "-q")
+    assert call(*command, "-L", "512,2048,131072", "--sample", "120", "--overlong", "truncate_turns") == 0
+    out = capfd.readouterr().out
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
+    assert "…" not in out
+    told = " ".join(out.split())
+    assert "estimated from 120 of 356 records: for 19 of 20 such samples" in told
+    assert "1 in 40 records" in told
+    assert ": by the sample " in told
     assert left(workplace) == []
 
 
