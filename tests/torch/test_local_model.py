@@ -158,7 +158,7 @@ def test_paths_that_are_no_model_are_misuse(packed: Path, tmp_path: Path, capsys
         (tmp_path / "broken", "transformers cannot use its config"),
         (tmp_path / "unknown", "transformers cannot use its config"),
     ):
-        code, _, error = verify(capsys, packed, "--model", path)
+        code, _, error = verify(capsys, packed, "--model", path, "--quiet")
         assert code == 2
         assert words in error
         assert error.count("\n") == 1
