@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 
 from packtool.contract import IGNORED, PADDING_DOC
+from packtool.files import naming
 from packtool.planning import Records, read_packs
 from packtool.shards import Int32s, Int64s, PackBatch, ShardInfo, ShardWriter
 from packtool.token_store import store_changed
@@ -144,6 +145,7 @@ class Fetcher:
     def __init__(self, units: tuple[StoredUnitFiles, ...]) -> None:
         """Fetch from ``units``, which segments know by index."""
         self._units = units
+        self._store = units[0].ids.parent.parent if units else Path()
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._most_open = max(16, _files_allowed() // 2)
 
@@ -156,11 +158,12 @@ class Fetcher:
             part["unit"].tolist(), part["start"].tolist(), part["length"].tolist(), places[order].tolist(), strict=True
         )
         unit, handle = -1, -1
-        for number, start, length, place in rows:
-            if number != unit:
-                unit, handle = number, self._handle(self._units[number].ids)
-            if os.preadv(handle, [view[4 * place : 4 * (place + length)]], 4 * start) != 4 * length:
-                raise store_changed(self._units[number].ids)
+        with naming(self._store):
+            for number, start, length, place in rows:
+                if number != unit:
+                    unit, handle = number, self._handle(self._units[number].ids)
+                if os.preadv(handle, [view[4 * place : 4 * (place + length)]], 4 * start) != 4 * length:
+                    raise store_changed(self._units[number].ids)
 
     def fetch_runs(self, segments: Records, places: Int64s) -> tuple[Int64s, Int64s]:
         """Trained runs inside the segments, as indices where segment s begins at ``places[s]``.
@@ -194,11 +197,12 @@ class Fetcher:
             stops.tolist(),
             strict=True,
         )
-        for number, first, start, stop in rows:
-            unit = self._units[number]
-            into = view[8 * start : 8 * stop]
-            if os.preadv(self._handle(unit.documents), [into], unit.runs_offset + 8 * first) != len(into):
-                raise store_changed(unit.documents)
+        with naming(self._store):
+            for number, first, start, stop in rows:
+                unit = self._units[number]
+                into = view[8 * start : 8 * stop]
+                if os.preadv(self._handle(unit.documents), [into], unit.runs_offset + 8 * first) != len(into):
+                    raise store_changed(unit.documents)
         return runs
 
     def _handle(self, path: Path) -> int:
@@ -232,7 +236,7 @@ def _files_allowed() -> int:
 
 def write_units(units: Iterator[StoredUnitFiles], path: Path) -> None:
     """Write the list of units that ``ShardTask.units_file`` names."""
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         for unit in units:
             # NUL is the one byte that no path holds.
             for field in (os.fsencode(unit.ids), os.fsencode(unit.documents), b"%d" % unit.runs_offset):

@@ -14,6 +14,7 @@ import typer.main
 
 from packtool import __version__
 from packtool.errors import BadData, Misuse, PacktoolError
+from packtool.stopping import pass_over_signals, stop_on_signals, told
 
 if TYPE_CHECKING:
     from packtool.config import SharedOptions
@@ -164,7 +165,13 @@ def pack(
     with terminal.progress(options.quiet) as listener:
         manifest = run(options, listener)
     if not options.quiet:
-        terminal.print_summary(manifest, str(options.output))
+        try:
+            terminal.print_summary(manifest, str(options.output))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            done = f"the summary is lost, but the dataset in {options.output} is finished"
+            raise PacktoolError(f"standard output: {error.strerror}; {done}") from None
 
 
 def _with_cache(options: "Options") -> "Options":
@@ -389,7 +396,10 @@ def verify(
 
 def main() -> None:
     """The console script: one line for whatever goes wrong, and the exit codes of the documentation."""
-    sys.exit(_exit_code(sys.argv[1:]))
+    stop_on_signals()
+    code = _exit_code(sys.argv[1:])
+    pass_over_signals()
+    sys.exit(code)
 
 
 def _exit_code(arguments: list[str]) -> int:
@@ -411,17 +421,36 @@ def _exit_code(arguments: list[str]) -> int:
     except PacktoolError as error:
         _print_error(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        _print_error("stopped; run the same command again to go on from here")
-        return 130
+    except KeyboardInterrupt as stopped:
+        message, code = told(stopped)
+        _print_error(message)
+        return code
     except BrokenPipeError:
-        # Whoever read our output has gone; that is no fault, and there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _print_error(f"{where}{error.strerror or error}; finished work is kept, run the same command again")
+        pass  # whoever read our output has gone; that is no fault, and there is nobody left to tell
+    except MemoryError:
+        _print_error("out of memory; finished work is kept, run the same command again with more of it")
         return BadData.exit_code
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.filename is None:  # whatever else packtool writes to has a name
+            _print_error(f"standard output: {reason}")
+        else:
+            _print_error(f"{error.filename}: {reason}; finished work is kept, run the same command again")
+        return BadData.exit_code
+    finally:
+        if not _output_works():
+            # Python flushes once more at its end, and would complain then in its own words.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _output_works() -> bool:
+    try:
+        if sys.stdout is not None:  # as it is where standard output was closed
+            sys.stdout.flush()
+    except OSError:
+        return False
+    return True
 
 
 # Typer brings its own copy of click in some versions; the class that all usage errors share is found by name.

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from packtool.errors import PacktoolError
+from packtool.stopping import SIGNALS
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -77,7 +78,7 @@ def _or_raise(task: Task | _Failed) -> Task:
 def _run_in_processes(
     work: Callable[[Task], Result], tasks: Iterator[Task | _Failed], workers: int
 ) -> Generator[Result, None, None]:
-    with _without_interrupts():
+    with _without_interrupts(), _starting():
         pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
     waiting: deque[Future[Result]] = deque()
     failed: _Failed | None = None
@@ -87,7 +88,7 @@ def _run_in_processes(
             if isinstance(task, _Failed):
                 failed = task
                 break
-            with _without_main_module(), _without_interrupts():  # the pool may start a process here
+            with _without_main_module(), _without_interrupts(), _starting():  # the pool may start a process here
                 waiting.append(pool.submit(work, task))
             if len(waiting) >= workers * (1 + _WAITING_TASKS):
                 yield waiting.popleft().result()
@@ -95,10 +96,7 @@ def _run_in_processes(
             yield waiting.popleft().result()
         finished = True
     except BrokenProcessPool:
-        raise PacktoolError(
-            "a worker process was killed or could not start (out of memory?); finished work is kept, run the same "
-            "command again, perhaps with fewer --workers"
-        ) from None
+        raise PacktoolError(f"{_ending(pool)}; finished work is kept, {_AGAIN}") from None
     finally:
         # The pool's own record of its processes is the only list of those that are ours to stop.
         processes = list((getattr(pool, "_processes", None) or {}).values())
@@ -108,6 +106,31 @@ def _run_in_processes(
         pool.shutdown(wait=True, cancel_futures=True)
     if failed is not None:
         raise failed.error
+
+
+_AGAIN = "run the same command again, perhaps with fewer --workers"
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Say of an error of the system that it is for want of a process, or of what one needs."""
+    try:
+        yield
+    except OSError as error:
+        raise PacktoolError(f"no worker process can be started: {error.strerror or error}; {_AGAIN}") from None
+
+
+def _ending(pool: ProcessPoolExecutor) -> str:
+    """How the first worker that ended, ended."""
+    # The pool ends the others with SIGTERM, which they do not hear; the kernel's memory killer sends SIGKILL.
+    codes = [process.exitcode for process in (getattr(pool, "_processes", None) or {}).values()]
+    code = next((code for code in codes if code), None)
+    if code is None or code > 0:
+        return "a worker process could not start, or ended by itself"
+    name = signal.Signals(-code).name
+    if -code == signal.SIGKILL:
+        return f"a worker process was killed ({name}), as the system does when memory runs out"
+    return f"a worker process crashed inside a library ({name}), perhaps over a damaged source"
 
 
 @contextmanager
@@ -127,30 +150,34 @@ def _without_main_module() -> Iterator[None]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block here, and for good in processes that are started in it.
+    """Put Ctrl-C and its like off to the end of the block here, and for good in processes that are started in it.
 
-    A new process inherits the mask, so that Ctrl-C cannot reach it before it has settled what that means. In
-    this one another thread may take the signal, so the handler waits too: a process or a semaphore that is just
+    A new process inherits the mask, so that no signal can reach it before it has settled what that means. In
+    this one another thread may take the signal, so the handlers wait too: a process or a semaphore that is just
     being made is in no list of those to be cleaned up.
     """
     heard: list[int] = []
-    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    if handler is not None:
-        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS} if in_main_thread else {}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    for number, handler in handlers.items():
+        if callable(handler):
+            signal.signal(number, lambda number, _: heard.append(number))
     try:
         yield
     finally:
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            if callable(handler):
+                signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if heard:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(heard[0])
 
 
 def _start_worker() -> None:
-    # Ctrl-C reaches the whole group of processes; the parent alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, and often SIGTERM, reach the whole group of processes; the parent alone decides what they mean.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     # The processes are the parallelism that was asked for.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()

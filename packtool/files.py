@@ -13,11 +13,29 @@ TEMPORARY_MARK = ".tmp-"
 """Every unfinished file or folder carries this in its name; nothing finished does."""
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the system that names no file name this one: those of read, write and fsync do not.
+
+    Raises:
+        OSError: of the block, with a ``filename``.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Other libraries give the number of the error, but a text of their own.
+        reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+        raise type(error)(error.errno, reason, str(path)) from error
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the renames done in ``folder`` survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        with naming(folder):
+            os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -35,7 +53,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = temporary_name(path)
     try:
-        with temporary.open("wb") as handle:
+        with naming(path), temporary.open("wb") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -72,7 +90,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def write_synced(path: Path, *parts: bytes | memoryview) -> None:
     """Write ``parts`` one after another to ``path`` and fsync it."""
-    with path.open("wb") as handle:
+    with naming(path), path.open("wb") as handle:
         for part in parts:
             handle.write(part)
         handle.flush()
@@ -87,5 +105,5 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, as hex."""
-    with path.open("rb") as handle:
+    with naming(path), path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

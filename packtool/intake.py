@@ -13,6 +13,7 @@ from packtool.executor import run_in_order
 from packtool.job import Job
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.readers import Unit, cut_units, limit_units, open_unit
+from packtool.readers.units import changed, identity
 from packtool.sources import Compression, Kind, shown
 from packtool.token_store import TokenStore
 from packtool.tokenizing import TokenizeTask, tokenize_unit
@@ -64,16 +65,26 @@ def tokenize(
         stop_at_bad_record=config.on_bad_record is OnBadRecord.ERROR,
         max_left_out=config.max_left_out,
     )
+    before = [identity(source.path) for source in job.sources]
     tasks = (
         TokenizeTask(unit, job.recipe, store.folder.parent, parts)
         for unit, parts in zip(units_of(job), _each_units(chosen), strict=False)
     )
     total = _total_bytes(job)
     on_event(Progress(Stage.TOKENIZE, 0, total, "bytes", 0))
-    with closing(run_in_order(tokenize_unit, tasks, config.worker_count)) as units:
-        for unit in units:
-            accounts.add(unit)
-            on_event(Progress(Stage.TOKENIZE, accounts.bytes, total, "bytes", accounts.tokens))
+    store.remove_abandoned()
+    try:
+        with closing(run_in_order(tokenize_unit, tasks, config.worker_count)) as units:
+            for unit in units:
+                accounts.add(unit)
+                on_event(Progress(Stage.TOKENIZE, accounts.bytes, total, "bytes", accounts.tokens))
+    except BaseException:
+        store.remove_abandoned()
+        raise
+    for source, was in zip(job.sources, before, strict=True):
+        if identity(source.path) != was:
+            # Each part of it was read whole, but not all parts of the same file.
+            raise changed(source.path)
     accounts.finish()
     if total is not None:
         # What is no record, such as the brackets of an array or a footer, is in no unit.

@@ -18,7 +18,7 @@ from packtool import __version__
 from packtool.accounts import ReadingAccounts
 from packtool.card import dataset_card
 from packtool.contract import FORMAT_VERSION
-from packtool.files import fsync_folder, sha256_of, write_synced
+from packtool.files import fsync_folder, naming, sha256_of, write_synced
 from packtool.job import Job, versions
 from packtool.manifest import (
     CARD_NAME,
@@ -47,7 +47,7 @@ def write_inventory(
 ) -> Manifest:
     ready = output.ready
     shards = tuple(ShardEntry(**asdict(info)) for info in infos)
-    with (ready / REJECTS_NAME).open("wb") as file:
+    with naming(ready / REJECTS_NAME), (ready / REJECTS_NAME).open("wb") as file:
         write_rejects(file, _rejects(job, accounts, plan))
         file.flush()
         os.fsync(file.fileno())

@@ -16,9 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packtool.errors import Misuse
+from packtool.files import naming
 
 TOUCH_SECONDS = 10.0
 STALE_SECONDS = 120.0
+_POLL_SECONDS = 0.1
+
+
+class InUse(Misuse):
+    """Another run holds the lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +65,50 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path`` for the length of the block; its folder is made if it is not there.
 
     Raises:
-        Misuse: another run holds it; the message names its process and host and says how to clear it.
+        InUse: another run holds it; the message names its process and host and says how to clear it.
     """
-    handle = _acquire(path, Holder.of_this_process())
+    with _held(path, _acquire(path, Holder.of_this_process())):
+        yield
+
+
+@contextmanager
+def locked_in_turn(path: Path, patience: float) -> Iterator[bool]:
+    """Hold the lock file ``path``, after whoever holds it now; but wait for ``patience`` seconds at most.
+
+    Gives whether the lock is held: not, where the other one has it still.
+    """
+    here = Holder.of_this_process()
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            handle = _acquire(path, here)
+            break
+        except InUse:
+            if time.monotonic() >= deadline:
+                yield False
+                return
+            time.sleep(_POLL_SECONDS)
+    with _held(path, handle):
+        yield True
+
+
+@contextmanager
+def _held(path: Path, handle: int) -> Iterator[None]:
     released = threading.Event()
     keeper = threading.Thread(target=_keep_fresh, args=(handle, released), name="packtool-lock", daemon=True)
     keeper.start()
     try:
         yield
     finally:
-        released.set()
-        keeper.join()
-        _remove_if_same(path, handle)
-        os.close(handle)
+        # Ctrl-C may come at any moment, while this is done, too.
+        try:
+            released.set()
+            keeper.join()
+        finally:
+            try:
+                _remove_if_same(path, handle)
+            finally:
+                os.close(handle)
 
 
 def _acquire(path: Path, here: Holder) -> int:
@@ -84,7 +121,13 @@ def _acquire(path: Path, here: Holder) -> int:
             # The run before us has just finished, and took the empty folder away.
             path.parent.mkdir(parents=True, exist_ok=True)
         else:
-            os.write(handle, json.dumps(asdict(here)).encode())
+            try:
+                with naming(path):
+                    os.write(handle, json.dumps(asdict(here)).encode())
+            except BaseException:
+                path.unlink(missing_ok=True)
+                os.close(handle)
+                raise
             return handle
 
 
@@ -101,10 +144,10 @@ def _clear_if_stale(path: Path, here: Holder) -> None:
         except (ValueError, TypeError, OverflowError):
             # Being written at this moment, or cut short by a crash: old enough, it is stale.
             if age < TOUCH_SECONDS:
-                raise Misuse(f"{path.parent.parent}: another run is starting here; try again in a moment") from None
+                raise InUse(f"{path.parent.parent}: another run is starting here; try again in a moment") from None
             gone = True
         if not gone:
-            raise Misuse(
+            raise InUse(
                 f"{path.parent.parent}: in use by process {other.pid} on {other.host} "
                 f"(locked, touched {age:.0f} s ago); if that run is gone, remove {path}"
             )

@@ -4,6 +4,7 @@ At every moment a reader either fails or sees a whole dataset: the card, which l
 first to come and the last to go; the manifest is the last to come and the first to go.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -27,6 +28,8 @@ from packtool.manifest import (
 )
 from packtool.shards import SHARD_NAME
 
+_OF_THE_SYSTEM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE)
+"""Errors that may pass, and say nothing against the name of the folder."""
 _LOCK = "lock"
 _COMMAND = "command.json"
 _READY = "ready"
@@ -70,10 +73,15 @@ class OutputFolder:
         try:
             self.partial.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if error.errno in _OF_THE_SYSTEM:
+                raise
             raise Misuse(f"{self.path}: cannot be made: {error.strerror}") from None
         try:
             with locked(self.partial / _LOCK):
-                yield
+                try:
+                    yield
+                finally:
+                    self._remove_unfinished()
         finally:
             for folder, ours in ((self.partial, True), (self.path, not existed)):
                 if ours:
@@ -175,6 +183,14 @@ class OutputFolder:
             (self.ready / name).replace(target)
             fsync_folder(target.parent)
         self.forget_unfinished()
+
+    def _remove_unfinished(self) -> None:
+        """Remove what tasks of this run, or of a run that was killed, had begun to write."""
+        for depth in ("*", "*/*", "*/*/*"):
+            for unfinished in self.partial.glob(f"{depth}{TEMPORARY_MARK}*"):
+                _remove(unfinished)
+        for left in self.partial.glob(f"{_STORE}/*/*.lock"):
+            _remove(left)  # of a unit; nobody else is at work in this store
 
     def _remove_partial(self, *names: str) -> None:
         for name in names:

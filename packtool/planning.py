@@ -11,6 +11,7 @@ strategy, and what is in no pack is listed. Nothing held in memory grows with th
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -18,6 +19,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packtool.errors import PacktoolError
+from packtool.files import naming
 from packtool.hashing import order_hash
 from packtool.packing import Cut, Histogram, OpenPack, Overlong, Strategy, TrainedRuns, trained_in
 from packtool.token_store import TokenStore, UnitDocuments, UnitSummary
@@ -163,9 +166,13 @@ class Plan:
 def read_packs(folder: Path, first_pack: int, stop_pack: int) -> tuple[Records, NDArray[np.int32]]:
     """The segments of packs [first, stop) of the plan in ``folder``, and how many each pack has."""
     starts = np.fromfile(folder / "packs.bin", "<i8", stop_pack - first_pack + 1, offset=8 * first_pack)
+    wanted = int(starts[-1] - starts[0]) if len(starts) else -1
     segments = np.fromfile(
-        folder / "segments.bin", SEGMENT, int(starts[-1] - starts[0]), offset=SEGMENT.itemsize * int(starts[0])
+        folder / "segments.bin", SEGMENT, max(wanted, 0), offset=SEGMENT.itemsize * int(starts[0]) if wanted > 0 else 0
     )
+    if len(starts) != stop_pack - first_pack + 1 or len(segments) != wanted:
+        # numpy reads what there is, and takes an error of the disk for the end of the file.
+        raise PacktoolError(f"{folder}: the plan was cut short, or cannot be read; run again")
     return segments, np.diff(starts).astype(np.int32)
 
 
@@ -185,7 +192,7 @@ def make_plan(
         folder: where the plan goes.
         on_documents: told how many documents were dealt so far.
     """
-    with _PlanWriter(folder, store, units, rules) as writer:
+    with naming(folder), _PlanWriter(folder, store, units, rules) as writer:
         deal = _Stream(writer, rules) if rules.strategy.stream and not rules.shuffle else _Groups(writer, rules, units)
         dealt = 0
         for index, unit in enumerate(units):
@@ -220,10 +227,12 @@ class _PlanWriter:
         self._files = [self._segments, self._packs, self._cuts, self._untrained]
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._packs.write(np.array([self.counts.segments], dtype="<i8").data)
-        for file in self._files:
-            file.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        with ExitStack() as closing_all:
+            for file in self._files:
+                closing_all.callback(file.close)
+            if kind is None:
+                self._packs.write(np.array([self.counts.segments], dtype="<i8").data)
 
     def pieces_of(self, index: int) -> Records:
         """The pieces of the documents of unit ``index``; what is cut from them is written and counted."""

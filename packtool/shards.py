@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packtool.contract import FORMAT_VERSION, IGNORED, PADDING_DOC
 from packtool.errors import BadData
-from packtool.files import fsync_folder, sha256_of, temporary_name
+from packtool.files import fsync_folder, naming, sha256_of, temporary_name
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -193,7 +193,8 @@ class ShardWriter:
         self._path = path
         self._name = name
         self._temporary = temporary_name(path)
-        self._writer = pq.ParquetWriter(self._temporary, SCHEMA, **_WRITER_OPTIONS)
+        with naming(path):
+            self._writer = pq.ParquetWriter(self._temporary, SCHEMA, **_WRITER_OPTIONS)
         self._sums: list[tuple[Int64s, Int64s, Int64s]] = []
         self._digest = hashlib.sha256()
         self._trained = 0
@@ -206,13 +207,22 @@ class ShardWriter:
         self._sums.append(batch.real_sums())
         self._trained += int(np.count_nonzero(batch.labels != IGNORED))
         batch.digest_into(self._digest)
-        self._writer.write_table(batch.to_arrow(), row_group_size=batch.packs)
+        with naming(self._path):
+            self._writer.write_table(batch.to_arrow(), row_group_size=batch.packs)
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
-        if kind is not None:
-            self._writer.close()
+        try:
+            if kind is None:
+                with naming(self._path):
+                    self._finish()
+        finally:
+            try:
+                self._writer.close()
+            except OSError:
+                pass  # it writes the footer once more to a disk that is full
             self._temporary.unlink(missing_ok=True)
-            return
+
+    def _finish(self) -> None:
         tokens, squares, segments = (np.concatenate(parts) for parts in zip(*self._sums, strict=True))
         self._writer.add_key_value_metadata(
             {

@@ -176,7 +176,7 @@ def _mode(path: Path) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Misuse(f"{shown(path)} is a loop of symbolic links") from None
-        raise Misuse(f"{shown(path)}: {error.strerror}") from None
+        raise BadData(f"{shown(path)}: {error.strerror}") from None
 
 
 def _unreadable_again(mode: int) -> str | None:

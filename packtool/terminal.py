@@ -61,9 +61,15 @@ _NOTES = {
 }
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the process, in the midst of a run whose progress nobody reads any more.
+        raise
+
+
 def console(*, error: bool = False) -> Console:
     """A console that never styles what is not meant to be styled, and at most 80 columns wide off a terminal."""
-    made = Console(stderr=error, highlight=False, markup=False, soft_wrap=True)
+    made = _Console(stderr=error, highlight=False, markup=False, soft_wrap=True)
     if not made.is_terminal:
         made.width = WIDTH
     return made
@@ -73,7 +79,10 @@ def print_error(message: str) -> None:
     """One line on standard error."""
     line = Text("error: ", style="bold red")
     line.append(printable(message), style="default")
-    console(error=True).print(line, no_wrap=True, overflow="ignore", crop=False)
+    try:
+        console(error=True).print(line, no_wrap=True, overflow="ignore", crop=False)
+    except OSError:
+        pass  # nobody is there to be told
 
 
 @contextmanager
@@ -81,12 +90,22 @@ def progress(quiet: bool) -> Iterator[Listener]:
     """A listener that shows progress on standard error: bars on a terminal, else a plain line now and then."""
     shown = console(error=True)
     if quiet:
-        yield lambda event: _warn(shown, event)
+        yield _forgiving(lambda event: _warn(shown, event))
     elif shown.is_terminal:
         with _bars(shown) as bars:
-            yield _BarListener(shown, bars)
+            yield _forgiving(_BarListener(shown, bars))
     else:
-        yield _LineListener(shown)
+        yield _forgiving(_LineListener(shown))
+
+
+def _forgiving(listener: Listener) -> Listener:
+    def told(event: Progress | Notice) -> None:
+        try:
+            listener(event)
+        except OSError:
+            pass  # standard error was closed, or its disk is full: no fault of the run
+
+    return told
 
 
 def _warn(shown: Console, event: Progress | Notice) -> None:

@@ -6,12 +6,14 @@ a unit that is there needs no encoding again, whichever run or source it belongs
     ROOT/RECIPE/UNIT/ids.bin         int32, all documents end to end
                      documents.bin   checksums, rows, lengths, run counts, runs
                      unit.json       counts, the records that did not become documents, and the sha256 of all this
+                UNIT.lock            who is making that unit now
 """
 
 import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,13 +25,18 @@ from numpy.typing import NDArray
 
 from packtool.encoding import EncodedDocuments, Int32s
 from packtool.errors import PacktoolError
-from packtool.files import atomic_folder, sha256_of, write_synced
+from packtool.files import TEMPORARY_MARK, atomic_folder, naming, sha256_of, write_synced
 from packtool.hashing import U64, token_checksums
+from packtool.lock import locked_in_turn
 
 STORE_FORMAT = 2
 _IDS = "ids.bin"
 _DOCUMENTS = "documents.bin"
 _UNIT = "unit.json"
+_LOCK = ".lock"
+_PATIENCE_SECONDS = 60.0
+"""For another run to make a unit; the slowest tokenizer takes some seconds."""
+_ABANDONED_SECONDS = 3600.0
 Int64s = NDArray[np.int64]
 
 _INT32 = np.dtype("<i4")
@@ -99,6 +106,8 @@ class TokenStore:
         Reads the unit's files to their end: a disk or a copy that lost a bit must not become a dataset.
         """
         folder = self.unit_folder(digest)
+        if folder.is_symlink():
+            return None  # whatever it is, packtool did not make it
         try:
             summary, hashes = _read_summary(folder / _UNIT)
             whole = (
@@ -129,6 +138,30 @@ class TokenStore:
         raise store_changed(folder)
 
     @contextmanager
+    def reserved(self, digest: str) -> Iterator[None]:
+        """Keep other runs, which may share the store, from making the unit of that content in the block, too.
+
+        Waits for a run that is making it; whoever comes next finds it there. Should the other one hang, it is
+        made twice, which does no harm.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked_in_turn(self.unit_folder(digest).with_suffix(_LOCK), _PATIENCE_SECONDS):
+            yield
+
+    def remove_abandoned(self) -> None:
+        """Remove what runs that are gone had begun to write, by this recipe or another one under the same root."""
+        root = self.folder.parent
+        for lock in root.glob(f"*/*{_LOCK}"):
+            with locked_in_turn(lock, patience=0) as abandoned:
+                if abandoned:
+                    for unfinished in lock.parent.glob(f"{lock.stem}{TEMPORARY_MARK}*"):
+                        shutil.rmtree(unfinished, ignore_errors=True)
+        for unfinished in root.glob(f"*/*{TEMPORARY_MARK}*"):
+            # Without a lock only where its maker had lost patience with another one.
+            if not _is_recent(unfinished):
+                shutil.rmtree(unfinished, ignore_errors=True)
+
+    @contextmanager
     def writing(self, digest: str) -> Iterator["UnitWriter"]:
         """Fill the unit of that content; it is there, whole, when the block ends well.
 
@@ -136,8 +169,8 @@ class TokenStore:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.find(digest) is None:
-            shutil.rmtree(self.unit_folder(digest), ignore_errors=True)
-        with atomic_folder(self.unit_folder(digest)) as folder:
+            _clear(self.unit_folder(digest))
+        with naming(self.unit_folder(digest)), atomic_folder(self.unit_folder(digest)) as folder:
             writer = UnitWriter(folder)
             try:
                 yield writer
@@ -147,7 +180,9 @@ class TokenStore:
     def documents(self, summary: UnitSummary) -> UnitDocuments:
         """Read what planning needs of a unit; the ids stay on disk."""
         n, runs = summary.documents, summary.runs
-        raw = (self.unit_folder(summary.digest) / _DOCUMENTS).read_bytes()
+        path = self.documents_path(summary.digest)
+        with naming(path):
+            raw = path.read_bytes()
 
         def int32(offset: int, count: int) -> Int32s:
             return np.frombuffer(raw, _INT32, count, offset)
@@ -169,12 +204,15 @@ class TokenStore:
             lengths: int32 [S].
             offsets: int32 [S], the same token counted in its document.
         """
-        with self.ids_path(digest).open("rb") as file:
-            stretches = [np.empty(0, _INT32)]
+        path = self.ids_path(digest)
+        stretches: list[bytes] = []
+        with naming(path), path.open("rb") as file:
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
                 file.seek(4 * start)
-                stretches.append(np.fromfile(file, _INT32, length))
-        return token_checksums(np.concatenate(stretches), lengths, offsets)
+                stretches.append(file.read(4 * length))
+                if len(stretches[-1]) != 4 * length:
+                    raise store_changed(path)
+        return token_checksums(np.frombuffer(b"".join(stretches), _INT32), lengths, offsets)
 
     def runs_offset(self, summary: UnitSummary) -> int:
         """Where the runs begin in a unit's file of documents, in bytes."""
@@ -269,6 +307,21 @@ def store_changed(path: Path) -> PacktoolError:
 
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """What reading a file of a unit may raise, where it is not there or not what was written."""
+
+
+def _clear(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def _is_recent(unfinished: Path) -> bool:
+    try:
+        changes = [unfinished.stat().st_mtime, *(path.stat().st_mtime for path in unfinished.iterdir())]
+    except OSError:
+        return True  # it has just been finished
+    return time.time() - max(changes) < _ABANDONED_SECONDS
 
 
 def _read_summary(path: Path) -> tuple[UnitSummary, dict[str, str]]:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, processors
 
 from packtool.config import AddToken
 from packtool.errors import Misuse
-from packtool.files import sha256_of
+from packtool.files import naming, sha256_of
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -81,9 +81,11 @@ class TokenizerFiles:
         path = next((file for file in self.files if file.name == name), None)
         if path is None:
             return {}
+        with naming(path):
+            raw = path.read_bytes()
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            values = json.loads(raw.decode())
+        except (ValueError, RecursionError) as error:
             raise Misuse(f"{path}: cannot be read as JSON: {error}") from None
         if not isinstance(values, dict):
             raise Misuse(f"{path}: not a JSON object")
@@ -139,6 +141,8 @@ def load(files: TokenizerFiles) -> Tokenizer:
     Raises:
         Misuse: tokenizer.json is damaged or of a kind this version of ``tokenizers`` does not know.
     """
+    with files.path.open("rb"):
+        pass  # what the system has against it is no fault of its content
     try:
         tokenizer = Tokenizer.from_file(str(files.path))
     except Exception as error:

@@ -20,7 +20,7 @@ from packtool.config import FormatName
 from packtool.encoding import EncodedDocuments, TextEncoder
 from packtool.errors import BadData, Refusal
 from packtool.formats import RecordShape, columns_read, renderer, token_fields
-from packtool.readers import Unit, open_unit
+from packtool.readers import Unit, UnitReader, open_unit
 from packtool.rendering import Rendered
 from packtool.rendering.chat import ChatSettings
 from packtool.token_store import STORE_FORMAT, TokenStore, UnitReject, UnitSummary, UnitWriter
@@ -115,9 +115,17 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
     digest = reader.digest
     if task.chosen is not None:
         digest = hashlib.sha256(f"{digest} {task.chosen}".encode()).hexdigest()
-    if (stored := store.find(digest)) is not None:
-        return TokenizedUnit(task.unit.source, task.unit.index, stored, reused=True)
-    workshop = _workshop(recipe, reader.columnar)
+    if (summary := store.find(digest)) is None:
+        with store.reserved(digest):
+            # Another run that shares the store may have made it meanwhile.
+            if (summary := store.find(digest)) is None:
+                summary = _make(task, reader, digest, store)
+                return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=False)
+    return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=True)
+
+
+def _make(task: TokenizeTask, reader: UnitReader, digest: str, store: TokenStore) -> UnitSummary:
+    workshop = _workshop(task.recipe, reader.columnar)
     batch = _Batch()
     rejects: list[UnitReject] = []
     notes: Counter[str] = Counter()
@@ -134,7 +142,7 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
                     batch = _Batch()
             records += 1
         rejects += _store(batch, workshop, writer, notes)
-        summary = writer.finish(
+        return writer.finish(
             digest=digest,
             bytes=reader.size,
             rows=reader.rows,
@@ -143,7 +151,6 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
             rejects=sorted(rejects, key=lambda reject: reject.row),
             notes=notes,
         )
-    return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=False)
 
 
 def _chosen(records: Iterable[Chosen], chosen: tuple[int, ...] | None) -> Iterable[Chosen]:

@@ -1,5 +1,6 @@
 """Whole runs in a test: sources written from records, packs read back as plain lists, folders as bytes."""
 
+import gzip
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -7,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from packtool.config import PackConfig
 from packtool.manifest import Manifest
@@ -132,3 +135,28 @@ def token_records(documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
             record["labels"] = [id if train else -100 for id, train in zip(ids, document["trained"], strict=True)]
         records.append(record)
     return records
+
+
+def converted(source: Path, target: Path) -> Path:
+    """The records of a JSONL file in the form that the target's name says."""
+    raw = source.read_bytes()
+    records = [json.loads(line) for line in raw.splitlines()]
+    match "".join(target.suffixes):
+        case ".jsonl":
+            target.write_bytes(raw)
+        case ".jsonl.gz":
+            target.write_bytes(gzip.compress(raw, mtime=0))
+        case ".jsonl.zst":
+            target.write_bytes(zstandard.compress(raw))
+        case ".json":
+            target.write_text(json.dumps(records))
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(records), target, row_group_size=100)
+        case ".arrow":
+            with pa.OSFile(str(target), "wb") as file:
+                table = pa.Table.from_pylist(records)
+                with pa.ipc.new_stream(file, table.schema) as writer:
+                    writer.write_table(table, max_chunksize=100)
+        case other:
+            raise ValueError(other)
+    return target

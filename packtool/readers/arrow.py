@@ -1,6 +1,7 @@
 """Arrow IPC files and streams become units of consecutive record batches, and units become records.
 
-Files are mapped into memory, so a batch costs nothing until its rows are read. ``datasets`` writes streams.
+A batch is read, not mapped into memory: a file that shrinks would end a process that has it mapped.
+``datasets`` writes streams.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from packtool.errors import Refusal
 from packtool.readers.columns import batch_records, rows_at_once
-from packtool.readers.units import Record, Unit, changed, damaged, opened
+from packtool.readers.units import Record, Unit, changed, damaged, identity, opened
 from packtool.sources import Source
 
 _FILE_MAGIC = b"ARROW1"
@@ -41,7 +42,7 @@ def cut(source: Source, source_index: int, unit_bytes: int) -> Iterator[Unit]:
     Raises:
         BadData: it is no Arrow file, or damaged; units before the fault have been given.
     """
-    with _mapped(source.path) as (file, size):
+    with _opened(source.path) as (file, size):
         index = first = rows = taken = count = 0
         start: int | None = None
         for count, (batch, position) in enumerate(_all_batches(source.path, file), 1):
@@ -61,7 +62,7 @@ def column_types(source: Source) -> dict[str, pa.DataType]:
     Raises:
         BadData: it is no Arrow file, or damaged.
     """
-    with _mapped(source.path) as (file, _), _faults_named(source.path, "schema"):
+    with _opened(source.path) as (file, _), _faults_named(source.path, "schema"):
         schema = (pa.ipc.open_file(file) if _has_footer(file) else pa.ipc.open_stream(file)).schema
         return dict(zip(schema.names, schema.types, strict=True))
 
@@ -76,6 +77,8 @@ class ArrowReader:
         self._columns = columns
         self._rows = unit.rows if unit.max_records is None else min(unit.max_records, unit.rows)
         self._digest: str | None = None
+        self._read: tuple[int, int, int] | None = None
+        """The file as it was when the digest was made."""
 
     @property
     def digest(self) -> str:
@@ -84,6 +87,7 @@ class ArrowReader:
         Bits that stand for no row may: a table that was sliced before it was written can have another digest.
         """
         if self._digest is None:
+            self._read = identity(self._unit.path)
             hasher = hashlib.sha256(b"arrow\n")
             writer: pa.RecordBatchStreamWriter | None = None
             for piece in self._pieces():
@@ -115,12 +119,14 @@ class ArrowReader:
             for record in batch_records(piece, self._columns):
                 yield row, record
                 row += 1
+        if self._read and identity(self._unit.path) != self._read:
+            raise changed(self._unit.path)  # the digest may be of other rows
 
     def _pieces(self) -> Iterator[pa.RecordBatch]:
         """The unit's rows, a few at a time."""
         unit = self._unit
         left = self._rows
-        with _mapped(unit.path, unit.size) as (file, _):
+        with _opened(unit.path, unit.size) as (file, _):
             for index, batch in enumerate(_unit_batches(file, unit), unit.first):
                 with _faults_named(unit.path, f"record batch {index}"):
                     for column in batch.columns:
@@ -247,19 +253,21 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def _has_footer(file: pa.NativeFile) -> bool:
-    start = file.read_at(len(_FILE_MAGIC), 0)
+    file.seek(0)
+    start = file.read(len(_FILE_MAGIC))
+    file.seek(0)
     return bool(start == _FILE_MAGIC)
 
 
 @contextmanager
-def _mapped(path: Path, size: int | None = None) -> Iterator[tuple[pa.NativeFile, int]]:
-    """The file, mapped into memory, and its size, which must be ``size`` where that is known."""
+def _opened(path: Path, size: int | None = None) -> Iterator[tuple[pa.NativeFile, int]]:
+    """The file and its size, which must be ``size`` where that is known."""
     with opened(path) as raw:
         now = os.fstat(raw.fileno()).st_size
     if size is not None and size != now:
         raise changed(path)
     with _faults_named(path, "start"):
-        file = pa.memory_map(str(path))
+        file = pa.OSFile(str(path))
     with file:
         yield file, now
 

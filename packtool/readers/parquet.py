@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from packtool.errors import Refusal
 from packtool.readers.columns import batch_records, rows_at_once
 from packtool.readers.parquet_footer import RowGroup, row_groups
-from packtool.readers.units import Record, Unit, changed, damaged, opened, read_exactly
+from packtool.readers.units import Record, Unit, changed, damaged, identity, opened, read_exactly
 from packtool.sources import Source
 
 _BLOCK = 1 << 20
@@ -79,6 +79,8 @@ class ParquetReader:
         all_rows = sum(group.rows for group in unit.groups)
         self._rows = all_rows if unit.max_records is None else min(unit.max_records, all_rows)
         self._digest: str | None = None
+        self._read: tuple[int, int, int] | None = None
+        """The file as it was when the digest was made."""
 
     @property
     def digest(self) -> str:
@@ -87,6 +89,7 @@ class ParquetReader:
         With ``max_records``, of the row groups that hold those records, and of their number.
         """
         if self._digest is None:
+            self._read = identity(self._unit.path)
             self._digest = self._hash()
         return self._digest
 
@@ -111,6 +114,8 @@ class ParquetReader:
             groups = enumerate(unit.groups, unit.first)
             records = (_group_records(unit.path, file, number, group, self._columns) for number, group in groups)
             yield from enumerate(islice(chain.from_iterable(records), self._rows))
+        if self._read and identity(unit.path) != self._read:
+            raise changed(unit.path)  # the digest may be of other rows
 
     def _hash(self) -> str:
         unit = self._unit

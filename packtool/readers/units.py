@@ -80,6 +80,19 @@ def read_exactly(file: BinaryIO, start: int, length: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def identity(path: Path) -> tuple[int, int, int]:
+    """What differs once a file was replaced or written to, unless somebody took care that it does not.
+
+    Raises:
+        BadData: it vanished.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise BadData(f"{shown(path)}: {error.strerror}") from None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def damaged(path: Path, what: str, reason: str) -> BadData:
     """The error of a file that is not what its name says, or not whole.
 

@@ -1,0 +1,80 @@
+"""Ctrl-C, and the signals that end a process, become one exception, which unwinds the run; two seconds later it ends.
+
+For the console script alone: a program that calls packtool settles its signals itself.
+"""
+
+import os
+import signal
+import sys
+import threading
+from multiprocessing import active_children
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SECONDS = 1.5
+"""What a run has to tidy up; then it ends, whatever library it is in. What is left then, the next run removes."""
+
+
+class Stopped(KeyboardInterrupt):
+    """The process was told to stop, by the signal ``number``."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """As shells tell it: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + self.number
+
+
+def stop_on_signals() -> None:
+    """Let the first of ``SIGNALS`` raise ``Stopped`` in the main thread, and pass over those after it.
+
+    A signal that was ignored when the process began (``nohup``) stays ignored.
+    """
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    # The pipe is written to as a signal comes in, even while the main thread is inside a library.
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    stopping = False
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            raise Stopped(number)
+
+    for number in heard:
+        signal.signal(number, stop)
+    threading.Thread(target=_end_in_time, args=(reader, frozenset(heard)), name="packtool-stop", daemon=True).start()
+
+
+def pass_over_signals() -> None:
+    """Let a signal that comes while Python ends change neither what was said nor the exit code."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def told(stopped: KeyboardInterrupt) -> tuple[str, int]:
+    """What to say when a run was stopped, and the exit code."""
+    by = f" by {stopped}" if isinstance(stopped, Stopped) and stopped.number != signal.SIGINT else ""
+    code = stopped.exit_code if isinstance(stopped, Stopped) else 130
+    return f"stopped{by}; run the same command again to go on from here", code
+
+
+def _end_in_time(reader: int, heard: frozenset[int]) -> None:
+    while (number := os.read(reader, 1)[0]) not in heard:
+        pass
+    threading.Event().wait(SECONDS)
+    for child in active_children():
+        child.kill()
+    message, code = told(Stopped(number))
+    shown = "\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else ""  # bars hide the cursor
+    try:
+        os.write(2, f"{shown}error: {message}\n".encode())
+    except OSError:
+        pass
+    os._exit(code)
