@@ -33,6 +33,8 @@ def stop_on_signals() -> None:
 
     A signal that was ignored when the process began (``nohup``) stays ignored.
     """
+    # Of a process that ends at once, multiprocessing's helper tidies up what is left, and would tell of it.
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     # The pipe is written to as a signal comes in, even while the main thread is inside a library.
     reader, writer = os.pipe()
