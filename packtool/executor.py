@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -123,8 +124,14 @@ def _starting() -> Iterator[None]:
 def _ending(pool: ProcessPoolExecutor) -> str:
     """How the first worker that ended, ended."""
     # The pool ends the others with SIGTERM, which they do not hear; the kernel's memory killer sends SIGKILL.
-    codes = [process.exitcode for process in (getattr(pool, "_processes", None) or {}).values()]
-    code = next((code for code in codes if code), None)
+    processes = list((getattr(pool, "_processes", None) or {}).values())
+    code = None
+    for _ in range(20):
+        # The pool asks for it in another thread at the same time, and only one of the two is told at once.
+        code = next((process.exitcode for process in processes if process.exitcode), None)
+        if code is not None:
+            break
+        time.sleep(0.05)
     if code is None or code > 0:
         return "a worker process could not start, or ended by itself"
     name = signal.Signals(-code).name
