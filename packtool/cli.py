@@ -300,7 +300,10 @@ def show(
         from packtool.files import write_atomic
         from packtool.views.html import page
 
-        write_atomic(html, page(found).encode())
+        try:
+            write_atomic(html, page(found).encode())
+        except OSError as error:
+            raise BadData(f"--html {html}: cannot be written: {error.strerror}") from None
         terminal.print_written(str(html))
     else:
         from packtool.views import lines

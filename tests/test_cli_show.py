@@ -162,6 +162,13 @@ def test_a_page_may_not_stand_in_the_dataset(chats: Path, call: Any) -> None:
     assert "write it elsewhere" in err
 
 
+def test_a_page_that_cannot_be_written_is_one_line(chats: Path, call: Any) -> None:
+    code, out, err = call(chats, "--html", "/proc/packs.html")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: --html /proc/packs.html: cannot be written: ")
+    assert len(err.splitlines()) == 1
+
+
 def test_what_is_no_dataset_is_one_line(tmp_path: Path, call: Any) -> None:
     code, out, err = call(tmp_path)
     assert (code, out) == (1, "")

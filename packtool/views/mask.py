@@ -11,6 +11,7 @@ from packtool.terminal import percent
 from packtool.views.page import MASKED_STYLE, Page, pack_header, wrapped
 
 Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
 
 _MARGIN = 15
 _LARGEST = 96
@@ -36,8 +37,7 @@ def shares(lengths: Sequence[int], rows: int, columns: int) -> Float64s:
     sizes = np.array(lengths, dtype=np.int64)
     tokens = int(sizes.sum())
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    across = np.arange(columns + 1, dtype=np.int64) * tokens // columns
-    down = np.arange(rows + 1, dtype=np.int64) * tokens // rows
+    down, across = _edges(tokens, rows), _edges(tokens, columns)
     picture = np.empty((rows, columns))
     for row in range(rows):
         looking = np.arange(down[row], down[row + 1], dtype=np.int64)[:, None]
@@ -64,16 +64,27 @@ def pack_mask(page: Page, inspection: Inspection, pack: ShownPack) -> Iterator[T
     yield Text()
     axis = _ends("seen: 0", str(tokens - 1), columns * (2 if exact else 1))
     yield Text(" " * _MARGIN + axis, style=MASKED_STYLE)
-    starts = np.cumsum(lengths) - lengths
-    edges = np.arange(rows + 1, dtype=np.int64) * tokens // rows
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    down, across = _edges(tokens, rows), _edges(tokens, columns)
     for row in range(rows):
-        begun = np.flatnonzero((starts >= edges[row]) & (starts < edges[row + 1])).tolist()
+        first, last = int(owner[down[row]]), int(owner[down[row + 1] - 1])
+        begun = [number for number in range(first, last + 1) if pack.segments[number].start >= down[row]]
         line = Text().append(f"{_begun(pack, begun):>{_MARGIN - 1}} ", style=MASKED_STYLE)
-        middle = int(np.searchsorted(starts, (edges[row] + edges[row + 1] - 1) // 2, side="right")) - 1
-        style = MASKED_STYLE if pack.segments[middle].is_padding else _COLOURS[middle % len(_COLOURS)]
-        cells = "".join(_shade(page, share) * (2 if exact else 1) for share in picture[row].tolist())
-        line.append(cells.rstrip(), style=style)
+        for column in range(int(np.flatnonzero(picture[row])[-1]) + 1):  # a token sees itself, so there is a cell
+            # The segments that the cell is of: mostly one, else the one in their middle gives the colour.
+            both = max(first, int(owner[across[column]])) + min(last, int(owner[across[column + 1] - 1]))
+            shade = _shade(page, float(picture[row, column]))
+            line.append(shade * (2 if exact else 1), style=_colour(pack, both // 2))
         yield line
+
+
+def _colour(pack: ShownPack, segment: int) -> str:
+    return MASKED_STYLE if pack.segments[segment].is_padding else _COLOURS[segment % len(_COLOURS)]
+
+
+def _edges(tokens: int, cells: int) -> Int64s:
+    """Where cells begin and the last one ends: 5 tokens in 2 cells give 0, 2, 5."""
+    return np.arange(cells + 1, dtype=np.int64) * tokens // cells
 
 
 def _legend(page: Page, tokens: int, rows: int, columns: int, pairs: int) -> Iterator[Text]:
