@@ -4,6 +4,7 @@ Everything fits 80 columns and is safe to print whatever the data holds.
 """
 
 import json
+import math
 import sys
 import textwrap
 import time
@@ -415,23 +416,29 @@ def _outcome_row(outcome: "Outcome", *, bounded: bool) -> list[str]:
     names = [f"{outcome.max_length}", outcome.strategy]
     if outcome.refused:
         return [*names, *["-"] * (8 if bounded else 7)]
-    fill, spread = f"{int(outcome.fill * 10_000) / 100:.2f} %", outcome.fill_interval
+    spread = outcome.fill_interval
     if outcome.packs_interval is not None and spread is not None:
         off = max(outcome.packs - outcome.packs_interval.low, outcome.packs_interval.high - outcome.packs)
         fill_off = max(outcome.fill - spread.low, spread.high - outcome.fill)
         return [
             *names,
-            f"{_count(outcome.packs)} ±{min(off / max(outcome.packs, 1), 9.99):.1%}",
-            f"{outcome.fill:.1%} ±{fill_off * 100:.1f}",
+            f"{short(outcome.packs)} ±{_tenths(min(off / outcome.packs, 9.99), up=True)}%",
+            f"{_tenths(outcome.fill)}% ±{_tenths(fill_off, up=True)}",
             *_harms_and_costs(outcome),
         ]
     return [
         *names,
         _count(outcome.packs),
         _count(outcome.packs - outcome.lower_bound_packs),
-        fill,
+        f"{int(outcome.fill * 10_000) / 100:.2f} %",
         *_harms_and_costs(outcome),
     ]
+
+
+def _tenths(share: float, *, up: bool = False) -> str:
+    """In percent to a tenth, never fuller or surer than it is."""
+    tenths = share * 1000
+    return f"{(math.ceil(tenths) if up else int(tenths)) / 10:.1f}"
 
 
 def _harms_and_costs(outcome: "Outcome") -> list[str]:
