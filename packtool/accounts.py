@@ -136,7 +136,7 @@ class ReadingAccounts:
             if unit.summary.records == unit.summary.documents:
                 continue
             source = recorded_name(self._sources[unit.source].name)
-            for reject in self._store.rejects(unit.summary.digest):
+            for reject in self._store.rejects(unit.summary):
                 doc_id = unit.first_row + reject.row
                 line = doc_id - first_rows[unit.source] + 1
                 yield Reject(source, line, doc_id, 0, 0, 0, reject.reason, reject.detail)

@@ -96,6 +96,10 @@ MaxRecordBytesFlag = Annotated[str | None, typer.Option(metavar="N", help="A lar
 MaxLeftOutFlag = Annotated[str | None, typer.Option(metavar="P%", help="Records that a template may refuse. [1%]")]
 GroupTokensFlag = Annotated[str | None, typer.Option(metavar="N", help="Tokens that are planned together.")]
 WorkersFlag = Annotated[str | None, typer.Option(metavar="N", help="Processes. [the CPUs there are]")]
+EncoderFlag = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="auto, tokenizers or fastokens: speed alone, the tokens are equal. [auto]"),
+]
 CacheDirFlag = Annotated[
     str | None, typer.Option(metavar="DIR", help="Keep tokens there for later runs. [$PACKTOOL_CACHE]")
 ]
@@ -150,6 +154,7 @@ def pack(
     ] = None,
     shards: Annotated[str | None, typer.Option(metavar="N", help="Exactly so many shards.")] = None,
     workers: WorkersFlag = None,
+    encoder: EncoderFlag = None,
     cache_dir: CacheDirFlag = None,
     overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Replace the dataset in OUT.")] = None,
     quiet: QuietFlag = None,
@@ -218,6 +223,7 @@ def plan(
     max_left_out: MaxLeftOutFlag = None,
     group_tokens: GroupTokensFlag = None,
     workers: WorkersFlag = None,
+    encoder: EncoderFlag = None,
     cache_dir: CacheDirFlag = None,
     quiet: QuietFlag = None,
     config: ConfigFlag = None,

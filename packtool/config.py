@@ -75,6 +75,14 @@ class OnBadRecord(StrEnum):
     SKIP = "skip"
 
 
+class EncoderName(StrEnum):
+    """What makes texts into tokens."""
+
+    AUTO = "auto"
+    TOKENIZERS = "tokenizers"
+    FASTOKENS = "fastokens"
+
+
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -232,6 +240,8 @@ class SharedOptions(BaseModel):
     """None: 64M or 4,096 packs, whichever is more."""
     workers: Annotated[Count, Field(ge=1, le=4096)] | None = None
     """None: the CPUs this process may use."""
+    encoder: EncoderName = EncoderName.AUTO
+    """Changes no token: a fast encoder is used only as long as it gives what ``tokenizers`` gives."""
     cache_dir: Path | None = None
     quiet: bool = False
     """For the command line: neither progress nor summary."""

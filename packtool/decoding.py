@@ -13,24 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from packtool.byte_alphabet import BYTE_OF_LETTER
+
 Int32s = NDArray[np.int32]
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BLANK_MARK = "\u2581"
 """How sentencepiece writes a blank."""
-
-
-def _alphabet() -> dict[str, int]:
-    """Which byte each letter of a byte-level vocabulary stands for: GPT-2's table (Radford et al. 2019).
-
-    Bytes that print stand for themselves, the others for the characters from U+0100 on, in order.
-    """
-    printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (byte for byte in range(256) if byte not in printing)
-    return {chr(byte): byte for byte in printing} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTE_OF_LETTER = _alphabet()
 
 
 class Decoder:
@@ -113,7 +102,7 @@ class Decoder:
             return token.encode()
         if self._byte_level:
             try:
-                return bytes(_BYTE_OF_LETTER[letter] for letter in token)
+                return bytes(BYTE_OF_LETTER[letter] for letter in token)
             except KeyError:
                 return token.encode()
         if self._byte_fallback and (byte := _BYTE_TOKEN.fullmatch(token)):

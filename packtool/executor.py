@@ -186,7 +186,7 @@ def _start_worker() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # The processes are the parallelism that was asked for.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "FASTOKENS_BPE_THREADS": "1"}
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

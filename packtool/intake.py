@@ -8,7 +8,8 @@ from contextlib import closing
 from itertools import chain, repeat
 
 from packtool.accounts import ReadingAccounts
-from packtool.config import OnBadRecord
+from packtool.config import EncoderName, FormatName, OnBadRecord
+from packtool.encoders.fast import Differs, fast_encoder_name
 from packtool.executor import run_in_order
 from packtool.job import Job
 from packtool.progress import Listener, Notice, Progress, Stage
@@ -17,6 +18,9 @@ from packtool.readers.units import changed, identity
 from packtool.sources import Compression, Kind, shown
 from packtool.token_store import TokenStore
 from packtool.tokenizing import TokenizeTask, tokenize_unit
+
+Chosen = Sequence[tuple[int, ...]]
+"""For each unit in order, which of its records to take, rising."""
 
 
 def units_of(job: Job) -> Iterator[Unit]:
@@ -44,20 +48,73 @@ def _count_unit(unit: Unit) -> int:
     return open_unit(unit, ()).count()
 
 
-def tokenize(
-    job: Job, store: TokenStore, on_event: Listener, chosen: Sequence[tuple[int, ...]] | None = None
-) -> ReadingAccounts:
+def tokenize(job: Job, store: TokenStore, on_event: Listener, chosen: Chosen | None = None) -> ReadingAccounts:
     """Make the sources of a job into tokens.
+
+    Where a fast encoder once gives other tokens than ``tokenizers``, or did in an earlier run, nothing of it is used.
 
     Args:
         job: what to read, and how.
-        store: where the tokens go; what is there already is not made again.
+        store: where the tokens go; what is there already, and may be used, is not made again.
         on_event: told of progress and of what is worth a line.
         chosen: for each unit in order which of its records to take, rising; None: all of all units.
 
     Raises:
         BadData: a bad record that stops the run, a damaged source, too many records left out.
     """
+    fast = _fast_encoder(job, chosen)
+    if fast is not None:
+        accounts, wrong = _read_with(fast, job, store, on_event, chosen)
+        if wrong is None and accounts is not None:
+            return _finished(accounts, job, on_event, chosen)
+        again = "all of the input is encoded with tokenizers"
+        on_event(Notice(f"{fast} cannot be trusted with this tokenizer: {wrong}; {again}", warning=True))
+    return _finished(_read(job, store, None, on_event, chosen), job, on_event, chosen)
+
+
+def _read_with(
+    fast: str, job: Job, store: TokenStore, on_event: Listener, chosen: Chosen | None
+) -> tuple[ReadingAccounts | None, str | None]:
+    """The accounts of reading with the help of a fast encoder, or what it did wrong."""
+    if (wrong := store.distrusted(fast)) is not None:
+        return None, wrong
+    try:
+        accounts = _read(job, store, fast, on_event, chosen)
+    except Differs as difference:
+        # Put down before anything is encoded again: a run that is killed then and continued must not trust it.
+        store.distrust(fast, difference.told)
+        return None, difference.told
+    return accounts, store.distrusted(fast)  # perhaps by another run, in a store that is shared
+
+
+def _fast_encoder(job: Job, chosen: Chosen | None) -> str | None:
+    """The name of the fast encoder, if this run is to try it."""
+    asked = job.config.encoder
+    if asked is EncoderName.TOKENIZERS or job.shape.format is FormatName.TOKENS:
+        return None
+    if asked is EncoderName.AUTO and not _is_worth_loading(job, chosen):
+        return None
+    return fast_encoder_name()
+
+
+_RECORD_BYTES = 1_000
+"""About what a record has, for inputs that are read in part."""
+
+
+def _is_worth_loading(job: Job, chosen: Chosen | None) -> bool:
+    """Whether a fast encoder saves more than the time it takes to load, which grows with the tokenizer's file.
+
+    With a vocabulary of 128,000 (8 MB) that is 0.9 s, in which ``tokenizers`` encodes 4 MB.
+    """
+    size = sum(source.path.stat().st_size for source in job.sources)
+    if job.config.limit is not None:
+        size = min(size, job.config.limit * _RECORD_BYTES)
+    if chosen is not None:
+        size = min(size, sum(map(len, chosen)) * _RECORD_BYTES)
+    return 2 * size >= job.tokenizer.path.stat().st_size
+
+
+def _read(job: Job, store: TokenStore, fast: str | None, on_event: Listener, chosen: Chosen | None) -> ReadingAccounts:
     config = job.config
     accounts = ReadingAccounts(
         job.sources,
@@ -67,7 +124,7 @@ def tokenize(
     )
     before = [identity(source.path) for source in job.sources]
     tasks = (
-        TokenizeTask(unit, job.recipe, store.folder.parent, parts)
+        TokenizeTask(unit, job.recipe, store.folder.parent, parts, fast)
         for unit, parts in zip(units_of(job), _each_units(chosen), strict=False)
     )
     total = _total_bytes(job)
@@ -86,6 +143,12 @@ def tokenize(
             # Each part of it was read whole, but not all parts of the same file.
             raise changed(source.path)
     accounts.finish()
+    return accounts
+
+
+def _finished(accounts: ReadingAccounts, job: Job, on_event: Listener, chosen: Chosen | None) -> ReadingAccounts:
+    """Tell what there is to say of what was read."""
+    total = _total_bytes(job)
     if total is not None:
         # What is no record, such as the brackets of an array or a footer, is in no unit.
         on_event(Progress(Stage.TOKENIZE, total, total, "bytes", accounts.tokens))
@@ -93,12 +156,12 @@ def tokenize(
         on_event(Notice(f"{accounts.reused_units} of {len(accounts.units)} parts of the input were tokenized before"))
     for entry, source in zip(accounts.entries(), job.sources, strict=True):
         # An empty file has been warned of already.
-        if not entry.records and config.limit is None and chosen is None and source.path.stat().st_size:
+        if not entry.records and job.config.limit is None and chosen is None and source.path.stat().st_size:
             on_event(Notice(f"{shown(source.path)}: holds no records", warning=True))
     return accounts
 
 
-def _each_units(chosen: Sequence[tuple[int, ...]] | None) -> Iterator[tuple[int, ...] | None]:
+def _each_units(chosen: Chosen | None) -> Iterator[tuple[int, ...] | None]:
     # A file that has grown since its records were counted has units of which none was chosen.
     return repeat(None) if chosen is None else chain(chosen, repeat(()))
 

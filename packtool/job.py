@@ -14,7 +14,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packtool import __version__
-from packtool.config import FormatName, OnBadRecord, Overlong, PackConfig, SharedOptions, StrategyName
+from packtool.config import EncoderName, FormatName, OnBadRecord, Overlong, PackConfig, SharedOptions, StrategyName
+from packtool.encoders.fast import FastEncoder, Unfit
 from packtool.errors import BadData, Misuse, Refusal, bad_record_message, printable
 from packtool.formats import HEAD_RECORDS, RecordShape, SourceHead, find_shape, renderer, roles_in
 from packtool.packing import STRATEGIES
@@ -158,6 +159,8 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         eos_token=config.eos_token,
         pad_token=config.pad_token,
     )
+    if config.encoder is EncoderName.FASTOKENS and shape.format is not FormatName.TOKENS:
+        _refuse_unfit(tokenizer)
     if config.pad and special.pad.id is None:
         raise Misuse("--pad: the tokenizer has neither a pad token nor EOS; give --pad-token TOKEN")
     recipe = Recipe(
@@ -220,6 +223,13 @@ def _warnings(config: PackConfig, heads: Sequence[SourceHead], shape: RecordShap
         ]
         if unused:
             yield f"the columns {' and '.join(unused)} are not used; --format messages uses them"
+
+
+def _refuse_unfit(tokenizer: TokenizerFiles) -> None:
+    try:
+        FastEncoder(tokenizer)
+    except Unfit as error:
+        raise Misuse(f"--encoder fastokens: {error}; leave the choice to --encoder auto") from None
 
 
 _CHAT_OPTIONS = ("chat_template", "template_arg", "template_date", "train_on", "end_of_turn")

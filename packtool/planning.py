@@ -308,7 +308,7 @@ class _PlanWriter:
         if len(partial):
             starts = np.cumsum(documents.lengths, dtype=np.int64) - documents.lengths
             cuts["checksum"][partial] = self._store.checksums(
-                unit.summary.digest,
+                unit.summary,
                 starts[found.cut_doc[partial]] + cuts["offset"][partial],
                 cuts["length"][partial],
                 cuts["offset"][partial],

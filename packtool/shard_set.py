@@ -38,8 +38,8 @@ def write_shards(
     write_units(
         (
             StoredUnitFiles(
-                store.ids_path(unit.summary.digest).absolute(),
-                store.documents_path(unit.summary.digest).absolute(),
+                store.ids_path(unit.summary).absolute(),
+                store.documents_path(unit.summary).absolute(),
                 store.runs_offset(unit.summary),
             )
             for unit in accounts.units
@@ -77,7 +77,9 @@ def write_shards(
 
 
 def _plan_key(job: Job, accounts: ReadingAccounts) -> str:
-    facts = {"command": job.command, "sources": [entry.digest for entry in accounts.entries()]}
+    # The tokens too, not the content alone: a shard of tokens that are no longer trusted is none of this plan.
+    sources = [(entry.digest, entry.tokens, entry.checksum) for entry in accounts.entries()]
+    facts = {"command": job.command, "sources": sources}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

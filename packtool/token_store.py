@@ -1,17 +1,20 @@
 """The token store: one folder a unit of input, with its ids apart from what planning reads.
 
 A unit's place follows from its content and from how it was made into tokens, never from where it came from:
-a unit that is there needs no encoding again, whichever run or source it belongs to.
+a unit that is there needs no encoding again, whichever run or source it belongs to. Each encoder has places of
+its own, so that one of them can be found to be wrong.
 
-    ROOT/RECIPE/UNIT/ids.bin         int32, all documents end to end
-                     documents.bin   checksums, rows, lengths, run counts, runs
-                     unit.json       counts, the records that did not become documents, and the sha256 of all this
-                UNIT.lock            who is making that unit now
+    ROOT/RECIPE/CONTENT-ENCODER/ids.bin         int32, all documents end to end
+                                documents.bin   checksums, rows, lengths, run counts, runs
+                                unit.json       counts, the records that did not become documents, the sha256 of all
+                CONTENT.lock                    who is making that unit now
+    ROOT/RECIPE/distrusted-ENCODER              what that encoder did wrong; none of its units is to be used
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +28,7 @@ from numpy.typing import NDArray
 
 from packtool.encoding import EncodedDocuments, Int32s
 from packtool.errors import PacktoolError
-from packtool.files import TEMPORARY_MARK, atomic_folder, naming, sha256_of, write_synced
+from packtool.files import TEMPORARY_MARK, atomic_folder, naming, sha256_of, write_atomic, write_synced
 from packtool.hashing import U64, token_checksums
 from packtool.lock import locked_in_turn
 
@@ -96,22 +99,45 @@ class TokenStore:
         """Use ``root``/``recipe``; ``recipe`` is a name that stands for everything that changes tokens."""
         self.folder = root / recipe
 
-    def unit_folder(self, digest: str) -> Path:
-        """Where the unit of that content is, or would be."""
-        return self.folder / digest[:40]
+    def unit_folder(self, digest: str, encoder: str) -> Path:
+        """Where the unit of that content, made by that encoder, is or would be."""
+        return self.folder / f"{digest[:40]}-{_in_a_name(encoder)}"
 
-    def find(self, digest: str) -> UnitSummary | None:
+    def distrust(self, encoder: str, told: str) -> None:
+        """Put down, for this run and all later ones, that an encoder is not to be used with this recipe, and why."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._distrusted(encoder), told.encode())
+
+    def distrusted(self, encoder: str) -> str | None:
+        """Why an encoder is not to be used; None where nothing is put down against it."""
+        try:
+            return self._distrusted(encoder).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def _distrusted(self, encoder: str) -> Path:
+        return self.folder / f"distrusted-{_in_a_name(encoder)}"
+
+    def find(self, digest: str, encoders: Sequence[str]) -> UnitSummary | None:
         """The stored unit of that content; None where there is none, or any byte of it is not as it was written.
 
         Reads the unit's files to their end: a disk or a copy that lost a bit must not become a dataset.
+
+        Args:
+            digest: of the content.
+            encoders: those whose units may be used; the first one that has it counts.
         """
-        folder = self.unit_folder(digest)
+        return next((found for encoder in encoders if (found := self._find(digest, encoder)) is not None), None)
+
+    def _find(self, digest: str, encoder: str) -> UnitSummary | None:
+        folder = self.unit_folder(digest, encoder)
         if folder.is_symlink():
             return None  # whatever it is, packtool did not make it
         try:
             summary, hashes = _read_summary(folder / _UNIT)
             whole = (
                 summary.digest == digest
+                and summary.encoder == encoder
                 and _is_sound(summary)
                 and (folder / _IDS).stat().st_size == 4 * summary.tokens
                 and (folder / _DOCUMENTS).stat().st_size == 20 * summary.documents + 8 * summary.runs
@@ -122,16 +148,16 @@ class TokenStore:
             return None
         return summary if whole else None
 
-    def rejects(self, digest: str) -> tuple[UnitReject, ...]:
+    def rejects(self, unit: UnitSummary) -> tuple[UnitReject, ...]:
         """The records of a unit, which this run has found or made, that did not become documents.
 
         Raises:
             PacktoolError: it is not there any more, or was changed.
         """
-        folder = self.unit_folder(digest)
+        folder = self._folder_of(unit)
         try:
             summary, _ = _read_summary(folder / _UNIT)
-            if summary.digest == digest and _is_sound(summary):
+            if summary.digest == unit.digest and _is_sound(summary):
                 return summary.rejects
         except _UNREADABLE:
             pass
@@ -145,7 +171,7 @@ class TokenStore:
         made twice, which does no harm.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked_in_turn(self.unit_folder(digest).with_suffix(_LOCK), _PATIENCE_SECONDS):
+        with locked_in_turn(self.folder / f"{digest[:40]}{_LOCK}", _PATIENCE_SECONDS):
             yield
 
     def remove_abandoned(self) -> None:
@@ -154,7 +180,7 @@ class TokenStore:
         for lock in root.glob(f"*/*{_LOCK}"):
             with locked_in_turn(lock, patience=0) as abandoned:
                 if abandoned:
-                    for unfinished in lock.parent.glob(f"{lock.stem}{TEMPORARY_MARK}*"):
+                    for unfinished in lock.parent.glob(f"{lock.stem}*{TEMPORARY_MARK}*"):
                         shutil.rmtree(unfinished, ignore_errors=True)
         for unfinished in root.glob(f"*/*{TEMPORARY_MARK}*"):
             # Without a lock only where its maker had lost patience with another one.
@@ -162,16 +188,17 @@ class TokenStore:
                 shutil.rmtree(unfinished, ignore_errors=True)
 
     @contextmanager
-    def writing(self, digest: str) -> Iterator["UnitWriter"]:
+    def writing(self, digest: str, encoder: str) -> Iterator["UnitWriter"]:
         """Fill the unit of that content; it is there, whole, when the block ends well.
 
         What was found there before and is not whole goes; what is whole by the end of the block stays.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.find(digest) is None:
-            _clear(self.unit_folder(digest))
-        with naming(self.unit_folder(digest)), atomic_folder(self.unit_folder(digest)) as folder:
-            writer = UnitWriter(folder)
+        place = self.unit_folder(digest, encoder)
+        if self._find(digest, encoder) is None:
+            _clear(place)
+        with naming(place), atomic_folder(place) as folder:
+            writer = UnitWriter(folder, digest, encoder)
             try:
                 yield writer
             finally:
@@ -180,7 +207,7 @@ class TokenStore:
     def documents(self, summary: UnitSummary) -> UnitDocuments:
         """Read what planning needs of a unit; the ids stay on disk."""
         n, runs = summary.documents, summary.runs
-        path = self.documents_path(summary.digest)
+        path = self.documents_path(summary)
         with naming(path):
             raw = path.read_bytes()
 
@@ -195,16 +222,16 @@ class TokenStore:
             runs=int32(20 * n, 2 * runs).reshape(-1, 2),
         )
 
-    def checksums(self, digest: str, starts: Int64s, lengths: Int32s, offsets: Int32s) -> U64:
+    def checksums(self, unit: UnitSummary, starts: Int64s, lengths: Int32s, offsets: Int32s) -> U64:
         """h of stretches of a unit's documents.
 
         Args:
-            digest: the unit's.
+            unit: which one.
             starts: int64 [S], the first token of each stretch, counted in the unit.
             lengths: int32 [S].
             offsets: int32 [S], the same token counted in its document.
         """
-        path = self.ids_path(digest)
+        path = self.ids_path(unit)
         stretches: list[bytes] = []
         with naming(path), path.open("rb") as file:
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
@@ -218,20 +245,25 @@ class TokenStore:
         """Where the runs begin in a unit's file of documents, in bytes."""
         return 20 * summary.documents
 
-    def documents_path(self, digest: str) -> Path:
+    def documents_path(self, unit: UnitSummary) -> Path:
         """The file of what is not ids."""
-        return self.unit_folder(digest) / _DOCUMENTS
+        return self._folder_of(unit) / _DOCUMENTS
 
-    def ids_path(self, digest: str) -> Path:
+    def ids_path(self, unit: UnitSummary) -> Path:
         """The file of a unit's ids."""
-        return self.unit_folder(digest) / _IDS
+        return self._folder_of(unit) / _IDS
+
+    def _folder_of(self, unit: UnitSummary) -> Path:
+        return self.unit_folder(unit.digest, unit.encoder)
 
 
 class UnitWriter:
     """Takes the documents of one unit, batch by batch."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, digest: str, encoder: str) -> None:
         self._folder = folder
+        self._digest = digest
+        self._encoder = encoder
         self._ids = (folder / _IDS).open("wb")
         self._ids_hash = hashlib.sha256()
         self._rows: list[Int32s] = []
@@ -252,11 +284,9 @@ class UnitWriter:
     def finish(
         self,
         *,
-        digest: str,
         bytes: int,
         rows: int,
         records: int,
-        encoder: str,
         rejects: Sequence[UnitReject],
         notes: Mapping[str, int] | None = None,
     ) -> UnitSummary:
@@ -270,14 +300,14 @@ class UnitWriter:
         parts = [_raw(array, array.dtype) for array in arrays]
         write_synced(self._folder / _DOCUMENTS, *parts)
         summary = UnitSummary(
-            digest=digest,
+            digest=self._digest,
             bytes=bytes,
             rows=rows,
             records=records,
             documents=len(lengths),
             runs=len(runs),
             tokens=self._tokens,
-            encoder=encoder,
+            encoder=self._encoder,
             rejects=tuple(rejects),
             notes=dict(sorted((notes or {}).items())),
         )
@@ -298,6 +328,10 @@ class UnitWriter:
         if not self._ids.closed:
             os.fsync(self._ids.fileno())
             self._ids.close()
+
+
+def _in_a_name(encoder: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", encoder)
 
 
 def store_changed(path: Path) -> PacktoolError:

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packtool.config import FormatName
+from packtool.encoders.fast import FastEncoder, Unfit
+from packtool.encoders.reference import Reference
 from packtool.encoding import EncodedDocuments, TextEncoder
 from packtool.errors import BadData, Refusal
 from packtool.formats import RecordShape, columns_read, renderer, token_fields
@@ -89,6 +91,8 @@ class TokenizeTask:
     store_root: Path
     chosen: tuple[int, ...] | None = None
     """Which of the unit's records, rising; None: all. What is stored is then found again for these alone."""
+    fast: str | None = None
+    """The fast encoder that may be used, where the tokenizer is one it takes, and whose stored units may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
     Raises:
         BadData: the source is damaged, it or the tokenizer changed since the run began, or the tokenizer cannot
             encode a text.
+        Differs: the fast encoder gave other tokens than ``tokenizers``; nothing is stored.
     """
     recipe = task.recipe
     store = TokenStore(task.store_root, recipe.key)
@@ -115,22 +120,23 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
     digest = reader.digest
     if task.chosen is not None:
         digest = hashlib.sha256(f"{digest} {task.chosen}".encode()).hexdigest()
-    if (summary := store.find(digest)) is None:
+    encoders = (PASS_THROUGH, Reference.name, *([] if task.fast is None else [task.fast]))
+    if (summary := store.find(digest, encoders)) is None:
         with store.reserved(digest):
             # Another run that shares the store may have made it meanwhile.
-            if (summary := store.find(digest)) is None:
+            if (summary := store.find(digest, encoders)) is None:
                 summary = _make(task, reader, digest, store)
                 return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=False)
     return TokenizedUnit(task.unit.source, task.unit.index, summary, reused=True)
 
 
 def _make(task: TokenizeTask, reader: UnitReader, digest: str, store: TokenStore) -> UnitSummary:
-    workshop = _workshop(task.recipe, reader.columnar)
+    workshop = _workshop(task.recipe, reader.columnar, task.fast is not None)
     batch = _Batch()
     rejects: list[UnitReject] = []
     notes: Counter[str] = Counter()
     records = 0
-    with store.writing(digest) as writer:
+    with store.writing(digest, workshop.encoder) as writer:
         for row, record in _chosen(reader.records(), task.chosen):
             made = record if isinstance(record, Refusal) else workshop.make(record)
             if isinstance(made, Refusal):
@@ -143,11 +149,9 @@ def _make(task: TokenizeTask, reader: UnitReader, digest: str, store: TokenStore
             records += 1
         rejects += _store(batch, workshop, writer, notes)
         return writer.finish(
-            digest=digest,
             bytes=reader.size,
             rows=reader.rows,
             records=records,
-            encoder=workshop.encoder,
             rejects=sorted(rejects, key=lambda reject: reject.row),
             notes=notes,
         )
@@ -172,7 +176,7 @@ class _Workshop:
 
 
 @lru_cache(maxsize=4)
-def _workshop(recipe: Recipe, columnar: bool) -> _Workshop:
+def _workshop(recipe: Recipe, columnar: bool, fast: bool) -> _Workshop:
     # A worker serves one recipe for hundreds of units; loading a large tokenizer takes a second.
     if recipe.shape.format is FormatName.TOKENS:
         fields = token_fields(recipe.shape)
@@ -183,13 +187,17 @@ def _workshop(recipe: Recipe, columnar: bool) -> _Workshop:
         )
     if recipe.tokenizer.digest != recipe.tokenizer_digest:
         raise BadData(f"{recipe.tokenizer.path}: the tokenizer changed since the run began; run again")
-    encoder = _encoder(recipe)
+    encoder = _encoder(recipe, fast)
     return _Workshop(renderer(recipe.shape, recipe.chat, columnar=columnar), encoder.encode, encoder.name)
 
 
 @lru_cache(maxsize=1)
-def _encoder(recipe: Recipe) -> TextEncoder:
-    return TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id)
+def _encoder(recipe: Recipe, fast: bool) -> TextEncoder:
+    try:
+        encoder = FastEncoder(recipe.tokenizer) if fast else None
+    except Unfit:
+        encoder = None  # where it was asked for by name, that was refused before
+    return TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id, fast=encoder)
 
 
 class _Batch:

@@ -27,8 +27,8 @@ class StoredRun:
         """What assembly reads."""
         return tuple(
             StoredUnitFiles(
-                self.store.ids_path(unit.summary.digest),
-                self.store.documents_path(unit.summary.digest),
+                self.store.ids_path(unit.summary),
+                self.store.documents_path(unit.summary),
                 self.store.runs_offset(unit.summary),
             )
             for unit in self.units
@@ -46,15 +46,13 @@ def store_unit(
 ) -> UnitSummary:
     """Store one unit; ``rows`` are the documents' rows in it."""
     made = [Tokenized(np.array(ids, np.int32), np.array(trained, np.bool_)) for ids, trained in documents]
-    with store.writing(name) as writer:
+    with store.writing(name, "none") as writer:
         if made:
             writer.add(list(range(len(made))) if rows is None else rows, EncodedDocuments.from_tokenized(made))
         return writer.finish(
-            digest=name,
             bytes=10,
             rows=len(made) + len(rejects) if all_rows is None else all_rows,
             records=len(made) + len(rejects),
-            encoder="none",
             rejects=rejects,
         )
 

@@ -102,8 +102,8 @@ def test_a_store_that_loses_a_unit_is_an_error_that_names_it(tmp_path: Path) -> 
     made = accounts(tmp_path, stop=False)
     made.add(unit(tmp_path, "a", 0, rejects=refused([0], "empty")))
     store = TokenStore(tmp_path, "recipe")
-    (store.unit_folder("a" * 64) / "unit.json").unlink()
-    with pytest.raises(PacktoolError, match=rf"^{store.unit_folder('a' * 64)}: the token store was changed"):
+    (store.unit_folder("a" * 64, "none") / "unit.json").unlink()
+    with pytest.raises(PacktoolError, match=rf"^{store.unit_folder('a' * 64, 'none')}: the token store was changed"):
         list(made.rejects())
 
 

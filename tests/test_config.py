@@ -76,6 +76,7 @@ TOML_AND_FLAGS: list[tuple[str, dict[str, Any]]] = [
     ("group_tokens = 1000000", {"group_tokens": "1M"}),
     ('shard_tokens = "2M"', {"shard_tokens": "2M"}),
     ("shards = 4\nworkers = 2", {"shards": "4", "workers": "2"}),
+    ('encoder = "tokenizers"', {"encoder": "tokenizers"}),
     ('cache_dir = "c"\noverwrite = true', {"cache_dir": "c", "overwrite": True}),
     ("quiet = true", {"quiet": True}),
 ]

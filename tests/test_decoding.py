@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 
-from packtool.decoding import _BYTE_OF_LETTER, Decoder
+from packtool.byte_alphabet import BYTE_OF_LETTER
+from packtool.decoding import Decoder
 from packtool.tokenizer import find_tokenizer, load
 
 from . import tokenizer_builder as builder
@@ -24,10 +25,10 @@ def test_every_letter_of_the_byte_alphabet_is_the_byte_that_the_library_means() 
     seen = set()
     for point in [*range(0x800), *range(0x800, 0xD800, 97), 0xE000, 0xF000, *range(0x10000, 0x110000, 4099)]:
         letters = split.pre_tokenize_str(chr(point))[0][0]
-        assert bytes(_BYTE_OF_LETTER[letter] for letter in letters) == chr(point).encode()
+        assert bytes(BYTE_OF_LETTER[letter] for letter in letters) == chr(point).encode()
         seen |= set(letters)
     assert len(seen) == 256 - 13, "all bytes but the 13 that UTF-8 never has"
-    assert sorted(_BYTE_OF_LETTER.values()) == list(range(256))
+    assert sorted(BYTE_OF_LETTER.values()) == list(range(256))
 
 
 @given(text=TEXTS)
@@ -42,7 +43,7 @@ def test_pieces_of_a_byte_level_text_join_to_the_text(text: str) -> None:
 def test_pieces_between_two_cuts_are_the_text_of_their_bytes(ids: list[int], cuts: set[int]) -> None:
     def bytes_of(id: int) -> bytes:
         token = BYTES.id_to_token(id)
-        return token.encode() if token in builder.SPECIALS else bytes(_BYTE_OF_LETTER[letter] for letter in token)
+        return token.encode() if token in builder.SPECIALS else bytes(BYTE_OF_LETTER[letter] for letter in token)
 
     starts = [0, *sorted(cut for cut in cuts if cut < len(ids))]
     pieces = Decoder(BYTES).pieces(np.array(ids, np.int32), starts)

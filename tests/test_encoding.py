@@ -1,7 +1,8 @@
 """Encoding: the ids of ``tokenizers`` itself, one EOS, and exactly the tokens that touch a trained character."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from packtool.encoders.fast import Differs, FastEncoder, fast_encoder_name
+from packtool.encoders.flat_ids import FlatIds
 from packtool.encoding import EncodedDocuments, TextEncoder, runs_of, trained_tokens
 from packtool.errors import BadData
 from packtool.rendering import Rendered
 from packtool.tokenized import Tokenized
-from packtool.tokenizer import find_tokenizer
+from packtool.tokenizer import TokenizerFiles, find_tokenizer
 from tests.tokenizer_builder import KINDS, around, byte_level, installed, save, words
 
 SAMPLE = Path(__file__).parent.parent / "sample_data" / "tokenizer"
@@ -35,6 +38,7 @@ SPELT = [
     "[CLS]",
 ]
 SPELT += ["</s>", "<s>", "<pad>", "<unk>", "▁", "##a", "<0x0A>"]
+SPELT += [" <|l|> ", " <|r|> ", "<|w|>", " <|s|>  "]
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 pieces = st.one_of(
@@ -157,11 +161,13 @@ def test_ids_of_every_kind_of_tokenizer_are_its_own(
 
 
 _small: dict[str, tuple[TextEncoder, Tokenizer, tuple[int, ...], int]] = {}
+_folders: dict[str, Path] = {}
 
 
 def small(kind: str, folders: pytest.TempPathFactory) -> tuple[TextEncoder, Tokenizer, tuple[int, ...], int]:
     if kind not in _small:
         files = save(KINDS[kind](), folders.mktemp(kind))
+        _folders[kind] = files.path.parent
         reference = untrimmed(files.path.read_text(encoding="utf-8"))
         _small[kind] = TextEncoder(files, (0,), 1), reference, (0,), 1
     return _small[kind]
@@ -217,6 +223,100 @@ def test_what_the_tokenizer_cannot_encode_is_told_in_one_line(spans: Any, tmp_pa
         TextEncoder(files, (), 1).encode([Rendered("a", spans), Rendered("b", spans)])
     assert str(files.path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# --- with a fast encoder ---------------------------------------------------------------------------------------
+
+
+@cache
+def hurried(folder: Path) -> tuple[TextEncoder, TextEncoder]:
+    """The encoder of a tokenizer without and with a fast one."""
+    files = find_tokenizer(str(folder))
+    return TextEncoder(files, (0,), 1), TextEncoder(files, (0,), 1, fast=FastEncoder(files))
+
+
+@pytest.mark.parametrize("name", ["sample", "deepseek", "byte_level", "nfc", "stripping", "prefixing"])
+@given(st.lists(st.tuples(texts, texts, st.booleans()), min_size=1, max_size=4))
+def test_a_fast_encoder_changes_nothing(
+    name: str, tmp_path_factory: pytest.TempPathFactory, batch: list[tuple[str, str, bool]]
+) -> None:
+    if name not in REAL:
+        small(name, tmp_path_factory)
+    folder = REAL[name][0] if name in REAL else _folders[name]
+    slow, fast = hurried(folder)
+    assert fast.name.startswith("fastokens ")
+    documents = [
+        Rendered(a + b, ((len(a), len(a + b)),) if spans else None, border=len(a) if spans else None)
+        for a, b, spans in batch
+    ]
+    for some in (documents, [Rendered(document.text) for document in documents]):
+        same(slow.encode(some), fast.encode(some))
+
+
+def same(one: EncodedDocuments, other: EncodedDocuments) -> None:
+    for field in fields(EncodedDocuments):
+        assert np.array_equal(getattr(one, field.name), getattr(other, field.name)), field.name
+
+
+@pytest.mark.parametrize("name", ["sample", "deepseek"])
+def test_a_long_text_without_a_blank_is_the_same_for_every_encoder(name: str) -> None:
+    slow, fast = hurried(REAL[name][0])
+    for unit in ("ab", "字é", "😀", "\u0301", "0", "aB1_"):
+        text = unit * (100_000 // len(unit))
+        same(slow.encode([Rendered(text, ((50_001, 70_000),))]), fast.encode([Rendered(text, ((50_001, 70_000),))]))
+
+
+def test_characters_of_all_planes_are_the_same_for_every_encoder() -> None:
+    slow, fast = hurried(SAMPLE)
+    codes = [code for code in range(0, 0x110000, 7) if not 0xD800 <= code < 0xE000]
+    batch = ["".join(map(chr, codes[first : first + 100])) for first in range(0, len(codes), 100)]
+    for spaced in (batch, [" ".join(text) for text in batch]):
+        documents = [Rendered(text, ((3, 50),)) for text in spaced]
+        same(slow.encode(documents), fast.encode(documents))
+
+
+class Wrong(FastEncoder):
+    """Gives other tokens, or fails, for some texts."""
+
+    def __init__(self, files: TokenizerFiles, wrong: Callable[[str], bool], fails: bool = False) -> None:
+        super().__init__(files)
+        self._wrong = wrong
+        self._fails = fails
+
+    def encode(self, texts: Sequence[str]) -> FlatIds:
+        bad = [self._wrong(text) for text in texts]
+        if self._fails and any(bad):
+            raise Differs(self.name, "it failed on a text")
+        found = super().encode(texts)
+        return FlatIds(np.where(np.repeat(bad, found.lengths), 7, found.ids).astype(np.int32), found.lengths)
+
+
+def test_a_real_difference_is_found_out(tmp_path: Path) -> None:
+    # fastokens 0.3.5 takes the name of a byte in a text for the byte, where "<" is not in the vocabulary.
+    files = save(KINDS["byte_fallback"](), tmp_path)
+    with pytest.raises(Differs, match="<0x0A>"):
+        TextEncoder(files, (), 1, fast=FastEncoder(files))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_encoder_that_is_wrong_is_found_out_before_its_tokens_are_used(fails: bool) -> None:
+    files = find_tokenizer(str(SAMPLE))
+    with pytest.raises(Differs):
+        TextEncoder(files, (), 1, fast=Wrong(files, lambda text: "字" in text, fails))
+    encoder = TextEncoder(files, (), 1, fast=Wrong(files, lambda text: "quack" in text, fails))
+    encoder.encode([Rendered("all is well")])
+    with pytest.raises(Differs, match=r"quack|failed") as caught:
+        encoder.encode([Rendered("all is well"), Rendered("it quacks")])
+    assert caught.value.encoder == fast_encoder_name()
+
+
+def test_offsets_that_have_to_be_asked_for_prove_the_ids_as_well(tmp_path: Path) -> None:
+    files = save(KINDS["prefixing"](), tmp_path)
+    encoder = TextEncoder(files, (), 1, fast=Wrong(files, lambda text: text == "quack " * 4_000))
+    filler = [Rendered("word " * 10) for _ in range(2_000)]
+    unproven = Rendered("quack " * 4_000, ((5, 9),))
+    with pytest.raises(Differs, match="quack"):
+        encoder.encode([*filler[:777], unproven, *filler[777:]])
 
 
 # --- which tokens train --------------------------------------------------------------------------------------
@@ -314,13 +414,13 @@ def test_bos_never_trains_and_eos_always_does(tmp_path_factory: pytest.TempPathF
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), max_size=8))
-def test_offsets_of_any_kind_are_compared_character_by_character(steps: list[tuple[int, int]]) -> None:
-    offsets = [(start, start + width) for start, width in steps]
-    for spans in ([], [(0, 0)], [(2, 4)], [(0, 1), (3, 3), (5, 9)], [(2, 4), (4, 6)]):
-        characters = {place for start, stop in spans for place in range(start, stop)}
-        expected = [any(place in characters for place in range(start, stop)) for start, stop in offsets]
-        assert trained_tokens(offsets, spans).tolist() == expected
-    assert trained_tokens(offsets, None).tolist() == [True] * len(offsets)
+def test_offsets_of_any_kind_are_compared_place_by_place(steps: list[tuple[int, int]]) -> None:
+    starts = np.array([start for start, _ in steps], np.int64)
+    stops = starts + np.array([width for _, width in steps], np.int64)
+    for spans in ([], [(2, 4)], [(0, 1), (5, 9)], [(2, 4), (4, 6)]):
+        places = {place for start, stop in spans for place in range(start, stop)}
+        expected = [any(place in places for place in range(start, start + width)) for start, width in steps]
+        assert trained_tokens(starts, stops, np.array(spans, np.int64).reshape(-1, 2)).tolist() == expected
 
 
 # --- runs ----------------------------------------------------------------------------------------------------

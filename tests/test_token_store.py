@@ -18,6 +18,7 @@ from packtool.token_store import TokenStore, UnitReject, UnitSummary
 from packtool.tokenized import Tokenized
 
 DIGEST = "ab" * 32
+ENCODER = "quick 1.2/3"
 Document = tuple[list[int], list[bool]]
 documents_of_a_unit = st.lists(
     st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), min_size=1, max_size=6), max_size=8
@@ -31,13 +32,11 @@ def encoded(documents: Sequence[Document]) -> EncodedDocuments:
 def put(store: TokenStore, batches: Sequence[Sequence[Document]], rejects: Sequence[UnitReject] = ()) -> UnitSummary:
     """Store documents on rows 0, 2, 4, ..."""
     row = 0
-    with store.writing(DIGEST) as writer:
+    with store.writing(DIGEST, ENCODER) as writer:
         for batch in batches:
             writer.add(range(row, row + 2 * len(batch), 2), encoded(batch))
             row += 2 * len(batch)
-        return writer.finish(
-            digest=DIGEST, bytes=9, rows=row + 5, records=row + 3, encoder="tokenizers", rejects=rejects
-        )
+        return writer.finish(bytes=9, rows=row + 5, records=row + 3, rejects=rejects)
 
 
 @given(st.lists(documents_of_a_unit, max_size=3))
@@ -46,10 +45,10 @@ def test_what_is_put_in_comes_out_however_it_was_batched(
 ) -> None:
     store = TokenStore(tmp_path_factory.mktemp("store"), "recipe")
     summary = put(store, batches)
-    assert store.find(DIGEST) == summary
+    assert store.find(DIGEST, [ENCODER]) == summary
     documents = [document for batch in batches for document in batch]
     stored = store.documents(summary)
-    ids = np.fromfile(store.ids_path(DIGEST), "<i4")
+    ids = np.fromfile(store.ids_path(summary), "<i4")
     assert ids.tolist() == [id for document, _ in documents for id in document]
     assert stored.lengths.tolist() == [len(document) for document, _ in documents]
     assert stored.rows.tolist() == list(range(0, 2 * len(documents), 2))
@@ -60,7 +59,7 @@ def test_what_is_put_in_comes_out_however_it_was_batched(
         assert inside == trained
         at += count
     assert at == len(runs) == summary.runs
-    raw = store.documents_path(DIGEST).read_bytes()[store.runs_offset(summary) :]
+    raw = store.documents_path(summary).read_bytes()[store.runs_offset(summary) :]
     assert np.frombuffer(raw, "<i4").reshape(-1, 2).tolist() == runs
 
 
@@ -71,18 +70,18 @@ REJECTS = [UnitReject(1, 1, "empty", "é\x1b"), UnitReject(3, 3, "bad_json", "cu
 def test_rejects_are_kept_as_they_are(tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
     put(store, UNIT, REJECTS)
-    found = store.find(DIGEST)
+    found = store.find(DIGEST, [ENCODER])
     assert found is not None
     assert found.rejects == tuple(REJECTS)
 
 
 def test_units_of_other_content_or_another_recipe_are_not_found(tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
-    assert store.find(DIGEST) is None
+    assert store.find(DIGEST, [ENCODER]) is None
     put(store, UNIT)
-    assert store.find("cd" * 32) is None
-    assert store.find(DIGEST[:40] + "0" * 24) is None  # the folder's name is not the whole digest
-    assert TokenStore(tmp_path, "other").find(DIGEST) is None
+    assert store.find("cd" * 32, [ENCODER]) is None
+    assert store.find(DIGEST[:40] + "0" * 24, [ENCODER]) is None  # the folder's name is not the whole digest
+    assert TokenStore(tmp_path, "other").find(DIGEST, [ENCODER]) is None
 
 
 def cut(name: str) -> Any:
@@ -164,77 +163,107 @@ def rewritten(place: int, value: int) -> Any:
 def test_a_unit_that_is_not_whole_is_not_used_and_is_made_anew(damage: Any, tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
     summary = put(store, UNIT, REJECTS)
-    whole = {path.name: path.read_bytes() for path in store.unit_folder(DIGEST).iterdir()}
-    damage(store.unit_folder(DIGEST))
-    assert store.find(DIGEST) is None
+    whole = {path.name: path.read_bytes() for path in store.unit_folder(DIGEST, ENCODER).iterdir()}
+    damage(store.unit_folder(DIGEST, ENCODER))
+    assert store.find(DIGEST, [ENCODER]) is None
     assert put(store, UNIT, REJECTS) == summary
-    assert store.find(DIGEST) == summary
-    assert {path.name: path.read_bytes() for path in store.unit_folder(DIGEST).iterdir()} == whole
+    assert store.find(DIGEST, [ENCODER]) == summary
+    assert {path.name: path.read_bytes() for path in store.unit_folder(DIGEST, ENCODER).iterdir()} == whole
 
 
 @pytest.mark.parametrize("name", ["ids.bin", "documents.bin", "unit.json"])
 def test_no_flipped_bit_of_a_stored_unit_changes_what_is_found(name: str, tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
     summary = put(store, UNIT, REJECTS)
-    path = store.unit_folder(DIGEST) / name
+    path = store.unit_folder(DIGEST, ENCODER) / name
     whole = path.read_bytes()
     for place in range(8 * len(whole)):
         raw = bytearray(whole)
         raw[place // 8] ^= 1 << place % 8
         path.write_bytes(raw)
-        found = store.find(DIGEST)
+        found = store.find(DIGEST, [ENCODER])
         # a bit of unit.json may be one that JSON does not tell apart: the case of a hexadecimal digit
         assert found is None or (name == "unit.json" and found == summary), place
     path.write_bytes(whole)
-    assert store.find(DIGEST) == summary
+    assert store.find(DIGEST, [ENCODER]) == summary
 
 
 def test_rejects_of_a_unit_that_was_changed_are_an_error(tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
-    put(store, UNIT, REJECTS)
-    assert store.rejects(DIGEST) == tuple(REJECTS)
-    path = store.unit_folder(DIGEST) / "unit.json"
+    summary = put(store, UNIT, REJECTS)
+    assert store.rejects(summary) == tuple(REJECTS)
+    path = store.unit_folder(DIGEST, ENCODER) / "unit.json"
     path.write_bytes(path.read_bytes().replace(b"bad_json", b"bad_jso\x6f"))
     with pytest.raises(PacktoolError, match="the token store was changed"):
-        store.rejects(DIGEST)
+        store.rejects(summary)
 
 
 def test_a_unit_is_there_only_when_the_block_ends_well(tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
 
     def stop_halfway() -> None:
-        with store.writing(DIGEST) as writer:
+        with store.writing(DIGEST, ENCODER) as writer:
             writer.add([0], encoded(UNIT[0]))
-            assert store.find(DIGEST) is None
+            assert store.find(DIGEST, [ENCODER]) is None
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         stop_halfway()
-    assert store.find(DIGEST) is None
+    assert store.find(DIGEST, [ENCODER]) is None
     assert list(store.folder.iterdir()) == []
 
 
 def test_of_two_that_make_the_same_unit_the_first_stays(tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
-    with store.writing(DIGEST) as writer:
+    with store.writing(DIGEST, ENCODER) as writer:
         writer.add([0], encoded(UNIT[0]))
-        writer.finish(digest=DIGEST, bytes=9, rows=1, records=1, encoder="tokenizers", rejects=())
+        writer.finish(bytes=9, rows=1, records=1, rejects=())
         # Another run, which shares the cache, is done with it meanwhile (its temporary folder has another name).
         (store.folder / "of_another").mkdir()
         for path in next(store.folder.glob("*.tmp-*")).iterdir():
             (store.folder / "of_another" / path.name).write_bytes(path.read_bytes())
-        (store.folder / "of_another").rename(store.unit_folder(DIGEST))
-        first = store.ids_path(DIGEST).stat().st_ino
-    assert store.ids_path(DIGEST).stat().st_ino == first
-    assert store.find(DIGEST) is not None
-    assert [path.name for path in store.folder.iterdir()] == [store.unit_folder(DIGEST).name]
+        (store.folder / "of_another").rename(store.unit_folder(DIGEST, ENCODER))
+        first = (store.unit_folder(DIGEST, ENCODER) / "ids.bin").stat().st_ino
+    assert (store.unit_folder(DIGEST, ENCODER) / "ids.bin").stat().st_ino == first
+    assert store.find(DIGEST, [ENCODER]) is not None
+    assert [path.name for path in store.folder.iterdir()] == [store.unit_folder(DIGEST, ENCODER).name]
 
 
 def test_checksums_of_stretches_are_those_of_their_tokens(tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
-    put(store, UNIT)
+    summary = put(store, UNIT)
     starts, lengths, offsets = np.array([1, 4]), np.array([2, 2], np.int32), np.array([1, 0], np.int32)
     expected = token_checksums(np.array([2, 3, 5, 6], np.int32), lengths, offsets)
-    assert store.checksums(DIGEST, starts, lengths, offsets).tolist() == expected.tolist()
+    assert store.checksums(summary, starts, lengths, offsets).tolist() == expected.tolist()
     nothing = np.zeros(0, np.int32)
-    assert store.checksums(DIGEST, np.zeros(0, np.int64), nothing, nothing).tolist() == []
+    assert store.checksums(summary, np.zeros(0, np.int64), nothing, nothing).tolist() == []
+
+
+def test_each_encoder_has_units_of_its_own_and_the_first_one_asked_for_counts(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path, "recipe")
+    made = {}
+    for encoder, ids in {"slow": [1, 2], "quick 1.2": [3]}.items():
+        with store.writing(DIGEST, encoder) as writer:
+            writer.add([0], encoded([(ids, [True] * len(ids))]))
+            made[encoder] = writer.finish(bytes=9, rows=1, records=1, rejects=())
+    assert store.find(DIGEST, ["slow", "quick 1.2"]) == made["slow"]
+    assert store.find(DIGEST, ["other", "quick 1.2"]) == made["quick 1.2"]
+    assert store.find(DIGEST, ["quick 1.3"]) is None
+    assert np.fromfile(store.ids_path(made["slow"]), "<i4").tolist() == [1, 2]
+    assert np.fromfile(store.ids_path(made["quick 1.2"]), "<i4").tolist() == [3]
+
+
+def test_a_unit_in_the_place_of_another_encoder_is_not_found(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path, "recipe")
+    put(store, UNIT)
+    store.unit_folder(DIGEST, ENCODER).rename(store.unit_folder(DIGEST, "slow"))
+    assert store.find(DIGEST, ["slow", ENCODER]) is None
+
+
+def test_what_is_put_down_against_an_encoder_stays_and_is_of_one_recipe(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path, "recipe")
+    assert store.distrusted(ENCODER) is None
+    store.distrust(ENCODER, "it gave 3 for 'é'")
+    assert TokenStore(tmp_path, "recipe").distrusted(ENCODER) == "it gave 3 for 'é'"
+    assert store.distrusted("quick 1.3") is None
+    assert TokenStore(tmp_path, "other").distrusted(ENCODER) is None

@@ -71,7 +71,7 @@ def contents(made_unit: TokenizedUnit, recipe: Recipe, store: Path) -> list[tupl
     """(row, ids, trained runs) of every document in the store."""
     stored = TokenStore(store, recipe.key)
     documents = stored.documents(made_unit.summary)
-    ids = np.fromfile(stored.ids_path(made_unit.summary.digest), "<i4").tolist()
+    ids = np.fromfile(stored.ids_path(made_unit.summary), "<i4").tolist()
     runs = documents.runs.tolist()
     found, token, run = [], 0, 0
     for row, length, count in zip(documents.rows, documents.lengths, documents.run_counts, strict=True):
@@ -246,7 +246,7 @@ def test_a_damaged_unit_is_made_anew(
 ) -> None:
     path, recipe, store, first = stored
     before = stored_bytes(store)
-    how(TokenStore(store, recipe.key).unit_folder(first.summary.digest) / name)
+    how(TokenStore(store, recipe.key).unit_folder(first.summary.digest, "tokenizers") / name)
     again = made(path, recipe, store)
     assert not again.reused
     assert again.summary == first.summary

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from packtool.tokenizer import TokenizerFiles, find_tokenizer
 
@@ -48,6 +48,30 @@ def metaspace() -> Tokenizer:
     return _with_specials(tokenizer)
 
 
+def stripping() -> Tokenizer:
+    """Byte-level BPE with added tokens of every kind: those that take the blanks beside them, and others."""
+    tokenizer = byte_level(("a", "b"))
+    tokenizer.add_tokens(
+        [
+            AddedToken("<|l|>", lstrip=True, normalized=False),
+            AddedToken("<|r|>", rstrip=True, normalized=False),
+            AddedToken("<|w|>", single_word=True),
+            AddedToken("é", normalized=True),
+        ]
+    )
+    tokenizer.add_special_tokens([AddedToken("<|s|>", lstrip=True, rstrip=True, special=True)])
+    return tokenizer
+
+
+def prefixing() -> Tokenizer:
+    """Byte-level BPE that puts a blank before every text, cuts at words, and has truncation and padding embedded."""
+    tokenizer = byte_level(("a", "b"), ("Ġ", "a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=8, pad_id=2, pad_token=PAD)
+    return tokenizer
+
+
 def words(*known: str, unknown: bool = True) -> Tokenizer:
     """One token a word; without ``unknown``, a word outside the vocabulary is an error."""
     vocabulary = _vocabulary([UNKNOWN] if unknown else [], list(known))
@@ -56,7 +80,14 @@ def words(*known: str, unknown: bool = True) -> Tokenizer:
     return _with_specials(tokenizer)
 
 
-KINDS = {"byte_level": byte_level, "nfc": normalizing, "byte_fallback": byte_fallback, "metaspace": metaspace}
+KINDS = {
+    "byte_level": byte_level,
+    "nfc": normalizing,
+    "stripping": stripping,
+    "prefixing": prefixing,
+    "byte_fallback": byte_fallback,
+    "metaspace": metaspace,
+}
 
 
 def save(tokenizer: Tokenizer, folder: Path, config: dict[str, Any] | None = None) -> TokenizerFiles:

@@ -73,9 +73,9 @@ def make_store(folder: str, documents: int) -> dict[str, Any]:
         ids = (_VOCABULARY ** generator.random(int(lengths.sum()), np.float32)).astype(np.int32)
         encoded = EncodedDocuments(ids, lengths, np.ones(n, np.int32), (lengths // 3).astype(np.int32), lengths)
         digest = _digest(first // _UNIT_DOCUMENTS)
-        with store.writing(digest) as writer:
+        with store.writing(digest, "none") as writer:
             writer.add(range(n), encoded)
-            writer.finish(digest=digest, bytes=0, rows=n, records=n, encoder="none", rejects=[])
+            writer.finish(bytes=0, rows=n, records=n, rejects=[])
     return {"seconds": 0.0, "cpu_seconds": 0.0}
 
 
@@ -87,7 +87,7 @@ def _stored(store: str) -> tuple[Any, list[Any]]:
     from packtool.token_store import TokenStore
 
     opened, summaries = TokenStore(Path(store), _RECIPE), list[Any]()
-    while (summary := opened.find(_digest(len(summaries)))) is not None:
+    while (summary := opened.find(_digest(len(summaries)), ("none",))) is not None:
         summaries.append(summary)
     return opened, summaries
 
@@ -106,9 +106,7 @@ def pack_with_packtool(store: str, folder: str, to_disk: bool) -> dict[str, Any]
     units = [PlacedUnit(0, number * _UNIT_DOCUMENTS, summary) for number, summary in enumerate(summaries)]
     rules = PlanRules(STRATEGIES["bfd"], MAX_LENGTH, "truncate", True, 0, None, None)
     files = tuple(
-        StoredUnitFiles(
-            opened.ids_path(summary.digest), opened.documents_path(summary.digest), opened.runs_offset(summary)
-        )
+        StoredUnitFiles(opened.ids_path(summary), opened.documents_path(summary), opened.runs_offset(summary))
         for summary in summaries
     )
     Path(folder).mkdir()
@@ -149,7 +147,7 @@ def pack_with_trl(store: str, folder: str, to_disk: bool) -> dict[str, Any]:
     tables = []
     for summary in summaries:
         documents = opened.documents(summary)
-        ids = np.fromfile(opened.ids_path(summary.digest), np.int32)
+        ids = np.fromfile(opened.ids_path(summary), np.int32)
         ends = np.cumsum(documents.lengths)
         starts = ends - documents.lengths
         index = np.arange(len(ids)) - np.repeat(starts, documents.lengths)

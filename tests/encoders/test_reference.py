@@ -1,0 +1,30 @@
+"""The reference: ids with offsets are ids without, and what cannot be encoded is told in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from packtool.encoders.reference import Reference
+from packtool.errors import BadData
+from tests.tokenizer_builder import KINDS, around, byte_level, save, words
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_offsets_change_no_id(kind: str, tmp_path: Path) -> None:
+    reference = Reference(save(KINDS[kind](), tmp_path))
+    texts = ["ab ab", "", " <|l|> x <|r|>  y é e\u0301 😀", "</s>a<s>"]
+    lists = [encoding.ids for encoding in reference.encode_with_offsets(texts)]
+    found = reference.encode(texts)
+    assert [ids.tolist() for ids in found.each(range(len(texts)))] == lists
+
+
+def test_it_adds_nothing(tmp_path: Path) -> None:
+    reference = Reference(save(around(byte_level(), "<s> $A </s>"), tmp_path))
+    assert reference.encode(["ab"]).ids.tolist() == byte_level().encode("ab").ids
+
+
+def test_what_it_cannot_encode_is_told_in_one_line(tmp_path: Path) -> None:
+    reference = Reference(save(words("a", unknown=False), tmp_path))
+    for encode in (reference.encode, reference.encode_with_offsets):
+        with pytest.raises(BadData, match=r"tokenizer\.json: cannot encode the texts: .*UNK"):
+            encode(["a", "b"])
