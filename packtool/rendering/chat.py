@@ -96,8 +96,8 @@ class ChatRenderer:
         template = self._templates[name]
         notes: tuple[str, ...] = ()
         messages: Sequence[Message] = conversation.messages
-        if self._special is not None and any(self._spells(message) for message in messages):
-            notes += (SPELLS_SPECIAL,)
+        if self._special is not None and _says(messages, self._special):
+            notes = (SPELLS_SPECIAL,)
 
         def render(some: Sequence[Mapping[str, Any]], prompt: bool) -> str:
             return template.render(
@@ -163,11 +163,13 @@ class ChatRenderer:
 
         ``inverted``: being among ``turns`` means not to train.
         """
-        trains = {place: (place[0] in turns) != inverted for place in conversation.part_choices}
-        parts = [place for place, choice in conversation.part_choices.items() if choice is not trains[place]]
         finder = self._finders[name]
         found = finder.find(messages, text, render, turns, tools=conversation.tools, extra=conversation.extra)
         spans = [self._reach(span, inverted) for spans_of_turn in found.values() for span in spans_of_turn]
+        if not conversation.part_choices:
+            return joined(spans)
+        trains = {place: (place[0] in turns) != inverted for place in conversation.part_choices}
+        parts = [place for place, choice in conversation.part_choices.items() if choice is not trains[place]]
         regions = [finder.find_part(messages, text, render, *place) for place in parts]
         for (turn, _), region in zip(parts, regions, strict=True):
             if turn in turns:
@@ -179,10 +181,18 @@ class ChatRenderer:
     def _reach(self, span: TurnSpan, inverted: bool) -> tuple[int, int]:
         return span.start, span.stop if self._settings.end_of_turn or inverted else span.text_stop
 
-    def _spells(self, message: Message) -> bool:
+
+def _says(messages: Sequence[Message], wanted: re.Pattern[str]) -> bool:
+    """Whether somebody's text has something in it."""
+    search = wanted.search
+    for message in messages:
         content = message.get("content")
-        texts = [content] if isinstance(content, str) else [part["text"] for part in content or ()]
-        return self._special is not None and any(self._special.search(text) for text in texts)
+        if isinstance(content, str):
+            if search(content):
+                return True
+        elif content and any(search(part["text"]) for part in content):
+            return True
+    return False
 
 
 def joined(spans: Sequence[tuple[int, int]]) -> Spans:

@@ -136,7 +136,7 @@ class ChatTemplate:
         *,
         marking: bool,
     ) -> tuple[str, int]:
-        if taken := sorted(_GIVEN & extra.keys()):
+        if extra and (taken := sorted(_GIVEN & extra.keys())):
             raise TemplateError(f"an argument of the template may not be called {taken[0]!r}")
         try:
             given, weights, size = _admit({**extra, "messages": messages, "tools": tools})

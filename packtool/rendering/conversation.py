@@ -172,7 +172,11 @@ def _conversation(record: Mapping[str, Any], messages: list[Any], columnar: bool
         return Refusal("empty", "the conversation has no messages")
     choices: dict[int, bool] = {}
     part_choices: dict[tuple[int, int], bool] = {}
+    are_plain = True
     for index, message in enumerate(messages):
+        if _is_plain(message):
+            continue
+        are_plain = False
         refusal = _check_message(message, index)
         if refusal is not None:
             return refusal
@@ -188,7 +192,8 @@ def _conversation(record: Mapping[str, Any], messages: list[Any], columnar: bool
                 return choice
             if choice is not None:
                 part_choices[index, part_index] = choice
-    messages = [_with_reasoning_names(message) for message in messages]
+    if not are_plain:
+        messages = [_with_reasoning_names(message) for message in messages]
     tools = _tools(record, columnar)
     if isinstance(tools, Refusal):
         return tools
@@ -200,6 +205,14 @@ def _conversation(record: Mapping[str, Any], messages: list[Any], columnar: bool
     if not isinstance(extra, dict):
         return Refusal("wrong_type", "field 'chat_template_kwargs' is not an object")
     return Conversation(messages, tools, extra, choices, part_choices)
+
+
+def _is_plain(message: Any) -> bool:
+    """Whether it is a role and a text and nothing else, as nearly all are: there is nothing to find in it then."""
+    if type(message) is not dict or len(message) != 2:
+        return False
+    role = message.get("role")
+    return type(role) is str and role != "" and type(message.get("content")) is str
 
 
 def _with_reasoning_names(message: Message) -> Message:

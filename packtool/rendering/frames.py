@@ -38,9 +38,12 @@ _OPENING = re.compile(r"\s*<([A-Za-z_]+)>\s*")
 _SPACE = re.compile(r"\s*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What of a message shapes its frame: everything but its texts."""
+    """What of a message shapes its frame: everything but its texts.
+
+    Made by ``shapes_of`` alone: equal ones are the same object, which is what makes them quick to look up.
+    """
 
     role: str
     in_parts: bool = False
@@ -79,7 +82,11 @@ def shapes_of(messages: Sequence[Message]) -> tuple[Shape, ...] | None:
         return None
     shapes: list[Shape] = []
     for message in messages:
-        shape = _shape(message)
+        content = message.get("content")
+        if len(message) == 2 and type(content) is str and _OPENING.match(content) is None:
+            shape = _plain_shape(message.get("role"))
+        else:
+            shape = _shape(message)
         if shape is None:
             return None
         shapes.append(shape)
@@ -90,9 +97,6 @@ def _shape(message: Message) -> Shape | None:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
         return None
-    if len(message) == 2 and isinstance(content, str):
-        tagged = _tagged(content) if role == "assistant" else None
-        return _plain_shape(role) if tagged is None else Shape(role, tags=tagged.tags)
     calls = bool(message.get(CALLS))
     in_parts = isinstance(content, list) and len(content) == 1 and content[0].keys() == {"type", "text"}
     if not isinstance(content, str) and not in_parts and not (content is None and calls and "content" in message):
@@ -107,12 +111,16 @@ def _shape(message: Message) -> Shape | None:
         return None
     valued = tuple((key, value) for key, value in rest if not isinstance(value, str))
     named = tuple(key for key, value in rest if isinstance(value, str))
-    return Shape(role, in_parts, tags, reasons, calls, valued, named)
+    return _shape_of(role, in_parts, tags, reasons, calls, valued, named)
+
+
+_shape_of = lru_cache(maxsize=4096)(Shape)
 
 
 @lru_cache(maxsize=256)
-def _plain_shape(role: str) -> Shape:
-    return Shape(role)
+def _plain_shape(role: Any) -> Shape | None:
+    """The shape of a message that has a role and a text and nothing else."""
+    return _shape_of(role, False, None, (), False, (), ()) if isinstance(role, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +194,7 @@ class Frames:
         self._first = {slot.turn: number for number, slot in reversed(list(enumerate(slots)))}
         self._last = {slot.turn: number for number, slot in enumerate(slots)}
         self._is_loose = any(slot.is_loose for slot in slots)
+        self._is_plain = all(shape is _plain_shape(shape.role) for shape in shapes)
         self._edges: dict[int, Edges] = {}
 
     @classmethod
@@ -212,19 +221,21 @@ class Frames:
     ) -> dict[int, TurnSpan] | None:
         """The spans of ``turns``, if ``rendered`` is these frames around the texts of ``messages`` in one way only."""
         texts = self._texts(messages)
-        places = self._placed_loosely(texts, rendered) if self._is_loose else self._placed(texts, rendered)
-        if places is None:
+        ends = self._placed_loosely(texts, rendered) if self._is_loose else self._placed(texts, rendered)
+        if ends is None:
             return None
-        self._look_into(turns, marks)
+        if not self._edges.keys() >= set(turns):
+            self._look_into(turns, marks)
         spans: dict[int, TurnSpan] = {}
         for turn in turns:
             first, last = self._first[turn], self._last[turn]
             edges = self._edges[turn]
-            start, stop = places[first].start, places[last].stop
+            start, stop = ends[2 * first], ends[2 * last + 1]
             begin = start - len(self._frames[first])
-            header = edges.header.of(rendered[begin:stop])
-            if header is not None:
-                start = begin + header
+            header = edges.header
+            skipped = header.of(rendered[begin:stop]) if header.closing else header.start
+            if skipped is not None:
+                start = begin + skipped
             elif self._slots[first].is_reasoning:
                 return None  # what opens the reasoning belongs to the turn, and cannot be told from its frame
             spans[turn] = TurnSpan(start, stop + edges.after - edges.ends, stop + edges.after)
@@ -238,8 +249,6 @@ class Frames:
     def _look_into(self, turns: Sequence[int], marks: Marks) -> None:
         """Find how far ``turns`` reach into their frames: for equal surroundings once, where they first occur."""
         wanted = set(turns)
-        if self._edges.keys() >= wanted:
-            return
         prefixes = Prefixes(self._stand_ins, self._rendered, self._render, marks)
         first: dict[_Surroundings, int] = {}
         for turn in range(len(self._shapes)):
@@ -266,16 +275,24 @@ class Frames:
         reach = end_of_turn(around.after, after_cut if found else None, prompt.text, openers, marks)
         return Edges(header, reach, reach - marks.trailing(around.after[:reach]))
 
-    def _texts(self, messages: Sequence[Message]) -> list[str | None]:
+    def _texts(self, messages: Sequence[Message]) -> list[Any]:
         """The text in each slot; None where only the template knows it."""
+        if self._is_plain:
+            return [message["content"] for message in messages]
         said = [shape.texts(message) for shape, message in zip(self._shapes, messages, strict=True)]
         return [None if slot.is_loose else said[slot.turn][0 if slot.is_reasoning else 1] for slot in self._slots]
 
-    def _placed(self, texts: Sequence[str | None], rendered: str) -> list[Region] | None:
+    def _placed(self, texts: Sequence[str], rendered: str) -> list[int] | None:
+        """Where each text begins and ends in ``rendered``, one after the other; None where they do not fit."""
+        pieces = [""] * (2 * len(texts) + 1)
+        pieces[::2] = self._frames
+        pieces[1::2] = texts
+        if "".join(pieces) == rendered:
+            return list(itertools.accumulate(map(len, pieces)))
         position = 0
-        found: list[Region] = []
+        found: list[int] = []
         for text, frame, following in zip(texts, self._frames, self._frames[1:], strict=False):
-            if text is None or not rendered.startswith(frame, position):
+            if not rendered.startswith(frame, position):
                 return None
             position += len(frame)
             for candidate in (text, text.strip(), text.lstrip(), text.rstrip()):
@@ -284,11 +301,11 @@ class Frames:
                     break
             else:
                 return None
-            found.append(Region(position, stop))
+            found += position, stop
             position = stop
         return found if position + len(self._frames[-1]) == len(rendered) else None
 
-    def _placed_loosely(self, texts: Sequence[str | None], rendered: str) -> list[Region] | None:
+    def _placed_loosely(self, texts: Sequence[str | None], rendered: str) -> list[int] | None:
         """The same where some texts are not known: what stands between two of those is looked for."""
         trims: list[Callable[[str], str]] = [str, str.strip, str.lstrip, str.rstrip]
         for trim in trims:
@@ -299,7 +316,7 @@ class Frames:
                 break
         return None
 
-    def _found_once(self, texts: Sequence[str | None], rendered: str) -> list[Region] | None:
+    def _found_once(self, texts: Sequence[str | None], rendered: str) -> list[int] | None:
         literals = [""]
         for text, frame in zip(texts, self._frames, strict=False):
             literals[-1] += frame
@@ -311,13 +328,13 @@ class Frames:
         places = _only_places(literals, rendered)
         if places is None:
             return None
-        found: list[Region] = []
+        found: list[int] = []
         rest = iter(places[1:])
         position = 0
         for text, frame in zip(texts, self._frames, strict=False):
             start = position + len(frame)
             position = next(rest) if text is None else start + len(text)
-            found.append(Region(start, position))
+            found += start, position
         return found
 
 

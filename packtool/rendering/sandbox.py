@@ -487,15 +487,32 @@ class _Generator(jinja2.compiler.CodeGenerator):
         if len(node.attr) > _LONG:  # looked up as an item: a long name is paid for there
             node = nodes.Getitem(node.node, nodes.Const(node.attr), node.ctx, lineno=node.lineno)  # type: ignore[assignment]
             self.visit_Getitem(node, frame)  # type: ignore[arg-type]
-        else:
+        elif not isinstance(node.node, nodes.Name):
             super().visit_Getattr(node, frame)
+        elif node.attr in _LOOP_NAMES:
+            place = frame.symbols.ref(node.node.name)
+            self._looked_up(f"{place}.{node.attr} if type({place}) is LoopContext", super().visit_Getattr, node, frame)
+        elif node.attr in _DICT_NAMES:
+            super().visit_Getattr(node, frame)
+        else:
+            self._looked_up(_in_dict(node.node, node.attr, frame), super().visit_Getattr, node, frame)
 
     def visit_Getitem(self, node: nodes.Getitem, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
         if isinstance(node.arg, nodes.Slice):
             ends = [end or nodes.Const(None) for end in (node.arg.start, node.arg.stop, node.arg.step)]
             self._arguments("environment.cut", (node.node, *ends), frame)
+        elif isinstance(node.node, nodes.Name) and isinstance(node.arg, nodes.Const) and _is_short_text(node.arg.value):
+            self._looked_up(_in_dict(node.node, node.arg.value, frame), super().visit_Getitem, node, frame)
         else:
             super().visit_Getitem(node, frame)
+
+    def _looked_up(
+        self, quick: str, otherwise: Callable[..., None], node: nodes.Expr, frame: jinja2.compiler.Frame
+    ) -> None:
+        """Write a look-up that asks nobody where it is one of the usual ones: ``quick`` says what and when."""
+        self.write(f"({quick} else ")
+        otherwise(node, frame)
+        self.write(")")
 
     def visit_Dict(self, node: nodes.Dict, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
         texts = [isinstance(item.key, nodes.Const) and isinstance(item.key.value, str) for item in node.items]
@@ -521,6 +538,16 @@ class _Generator(jinja2.compiler.CodeGenerator):
             self.visit(argument, frame)
             self.write(", ")
         self.write("))" if joined else ")")
+
+
+def _is_short_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONG
+
+
+def _in_dict(name: nodes.Name, key: str, frame: jinja2.compiler.Frame) -> str:
+    """Code that takes ``key`` out of a variable where that is a dict that has it."""
+    place = frame.symbols.ref(name.name)
+    return f"{place}[{key!r}] if type({place}) is dict and {key!r} in {place}"
 
 
 class _NameFinder(_Generator):
@@ -608,7 +635,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._weights = weights
         self._marking = marking
         self._blocks_rendered = 0
-        context = template.new_context(dict(variables))
+        context = self.context_class(self, {**self.globals, **variables}, template.name, template.blocks)
         return self.concat(template.root_render_func(context)), self._blocks_rendered
 
     # -- what compiled templates call
@@ -695,6 +722,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def minus(self, left: Any, right: Any) -> Any:
         """``a - b``; of numbers only, for a difference of a dict's keys has an order of its own in each process."""
+        if type(left) is int and type(right) is int:
+            return _bounded(left - right)
         if not isinstance(left, int | float | Undefined) or not isinstance(right, int | float | Undefined):
             raise TypeError(f"unsupported operand type(s) for -: {type(left).__name__!r} and {type(right).__name__!r}")
         return _bounded(left - right)
@@ -1180,7 +1209,7 @@ def _number_filter(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pass_environment
 def _trim(sandbox: Sandbox, value: Any, chars: str | None = None) -> str:
-    text = sandbox.soft_text(value)
+    text = value if type(value) is str else sandbox.soft_text(value)
     sandbox.meter.made(len(text))
     if chars is not None:
         sandbox.meter.read(len(text) * len(sandbox.soft_text(chars)))
