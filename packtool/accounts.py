@@ -39,9 +39,23 @@ class ReadingAccounts:
     """Adds up units as they come in, in source order."""
 
     def __init__(
-        self, sources: Sequence[Source], store: TokenStore, *, stop_at_bad_record: bool, max_left_out: float
+        self,
+        sources: Sequence[Source],
+        store: TokenStore,
+        *,
+        stop_at_bad_record: bool,
+        max_left_out: float,
+        max_bad_records: str | None = None,
     ) -> None:
-        """Account for ``sources``; ``max_left_out`` is in percent of records."""
+        """Account for ``sources``.
+
+        Args:
+            sources: in order.
+            store: where their units are.
+            stop_at_bad_record: whether the first one ends the run.
+            max_left_out: percent of records that a template may refuse.
+            max_bad_records: how many there may be where they do not end it, ``"100"`` or ``"1%"``; None: any number.
+        """
         self.units: list[PlacedUnit] = []
         self.rejected: Counter[str] = Counter()
         self.reused_units = 0
@@ -56,6 +70,8 @@ class ReadingAccounts:
         self._accounts = [_SourceAccount() for _ in sources]
         self._stop_at_bad_record = stop_at_bad_record
         self._max_left_out = max_left_out
+        self._max_bad_records = max_bad_records
+        self._first_bad = ""
         self._rows = 0
         self.first_reject = ""
         """The first record that became no document, for people."""
@@ -97,6 +113,7 @@ class ReadingAccounts:
             BadData: a template refused too many records.
         """
         self._check_left_out(self.records)
+        self._check_bad_records(self.records)
 
     @property
     def bad_records(self) -> int:
@@ -175,6 +192,9 @@ class ReadingAccounts:
             if reject.reason in BAD_RECORD_REASONS and self._stop_at_bad_record:
                 raise BadData(bad_record_message(name, row, reject.reason, reject.detail))
             told = f"{name}:{row + 1}: {reject.reason}: {reject.detail}"
+            if reject.reason in BAD_RECORD_REASONS:
+                self._first_bad = self._first_bad or told
+                self._check_bad_records(None)
             self.first_reject = self.first_reject or told
             if reject.reason in UNRENDERED_REASONS:
                 self._unrendered += 1
@@ -186,6 +206,25 @@ class ReadingAccounts:
         if not self._early_checked:
             self._early_checked = True
             self._check_left_out(EARLY_RECORDS)
+            self._check_bad_records(EARLY_RECORDS)
+
+    def _check_bad_records(self, records: int | None) -> None:
+        """Look whether there are too many in number, and of so many ``records``, where those are known, in percent."""
+        bound = self._max_bad_records
+        if bound is None:
+            return
+        bad = self.bad_records
+        if not bound.endswith("%"):
+            too_many, of = bad > int(bound), ""
+        elif records is not None:
+            too_many, of = bad * 100 > float(bound[:-1]) * records, f" of the first {records:,} records"
+        else:
+            return
+        if too_many:
+            raise BadData(
+                f"{self._first_bad} ({bad:,} bad records{of}, more than --max-bad-records {bound}; "
+                "mend them, or raise it)"
+            )
 
     def _check_left_out(self, records: int) -> None:
         if self._unrendered * 100 > self._max_left_out * records:

@@ -92,6 +92,9 @@ ShuffleFlag = Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help
 MaxSegmentsFlag = Annotated[str | None, typer.Option(metavar="N", help="Segments in a pack at most.")]
 LimitFlag = Annotated[str | None, typer.Option(metavar="N", help="Only the first N records: a first try.")]
 OnBadRecordFlag = Annotated[str | None, typer.Option(metavar="WHAT", help="error or skip. [error]")]
+MaxBadRecordsFlag = Annotated[
+    str | None, typer.Option(metavar="N|P%", help="With --on-bad-record skip: how many it may be. [any number]")
+]
 MaxRecordBytesFlag = Annotated[str | None, typer.Option(metavar="N", help="A larger record is a bad one. [64Mi]")]
 MaxLeftOutFlag = Annotated[str | None, typer.Option(metavar="P%", help="Records that a template may refuse. [1%]")]
 GroupTokensFlag = Annotated[str | None, typer.Option(metavar="N", help="Tokens that are planned together.")]
@@ -146,6 +149,7 @@ def pack(
     max_segments: MaxSegmentsFlag = None,
     limit: LimitFlag = None,
     on_bad_record: OnBadRecordFlag = None,
+    max_bad_records: MaxBadRecordsFlag = None,
     max_record_bytes: MaxRecordBytesFlag = None,
     max_left_out: MaxLeftOutFlag = None,
     group_tokens: GroupTokensFlag = None,
@@ -219,6 +223,7 @@ def plan(
     max_segments: MaxSegmentsFlag = None,
     limit: LimitFlag = None,
     on_bad_record: OnBadRecordFlag = None,
+    max_bad_records: MaxBadRecordsFlag = None,
     max_record_bytes: MaxRecordBytesFlag = None,
     max_left_out: MaxLeftOutFlag = None,
     group_tokens: GroupTokensFlag = None,

@@ -106,6 +106,22 @@ def _percent(value: Any) -> Any:
     return value
 
 
+def _count_or_percent(value: Any) -> Any:
+    """Read ``10k`` as ``10000``, and ``0.50 %`` as ``0.5%``."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            percent = float(_percent(value))
+        except ValueError:
+            percent = -1.0
+        if not 0 <= percent <= 100:
+            raise ValueError(f"takes a number such as 100, or a percentage from 0% to 100%, and got {value[:60]!r}")
+        return f"{percent:g}%"
+    count = _count(value)
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(f"takes a number such as 100, or a percentage such as 1%, and got {str(value)[:60]!r}")
+    return str(count)
+
+
 def _field_names(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
@@ -233,6 +249,8 @@ class SharedOptions(BaseModel):
     limit: Annotated[Count, Field(ge=1)] | None = None
     """Only the first N records in source order."""
     on_bad_record: OnBadRecord = OnBadRecord.ERROR
+    max_bad_records: Annotated[str, BeforeValidator(_count_or_percent)] | None = None
+    """With ``skip``: how many bad records there may be, ``"100"`` or ``"1%"`` of all; None: any number."""
     max_record_bytes: Annotated[Count, Field(ge=1)] = 64 * 2**20
     max_left_out: Annotated[float, BeforeValidator(_percent), Field(ge=0, le=100)] = 1.0
     """Percent of records that a template may refuse."""

@@ -121,6 +121,7 @@ def _read(job: Job, store: TokenStore, fast: str | None, on_event: Listener, cho
         store,
         stop_at_bad_record=config.on_bad_record is OnBadRecord.ERROR,
         max_left_out=config.max_left_out,
+        max_bad_records=config.max_bad_records,
     )
     before = [identity(source.path) for source in job.sources]
     tasks = (

@@ -138,6 +138,8 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         check_strategy(config, config.strategy)  # this needs no data, so it is said before any is read
     if config.cache_dir is not None and config.cache_dir.exists() and not config.cache_dir.is_dir():
         raise Misuse(f"--cache-dir {config.cache_dir}: not a folder; give one, or a name that is free")
+    if config.max_bad_records is not None and config.on_bad_record is OnBadRecord.ERROR:
+        raise Misuse("--max-bad-records is for bad records that are passed over; give --on-bad-record skip, too")
     tokenizer = find_tokenizer(config.tokenizer)
     found = find_sources(config.sources)
     if not found.sources:

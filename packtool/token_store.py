@@ -32,7 +32,7 @@ from packtool.files import TEMPORARY_MARK, atomic_folder, naming, sha256_of, wri
 from packtool.hashing import U64, token_checksums
 from packtool.lock import locked_in_turn
 
-STORE_FORMAT = 2
+STORE_FORMAT = 3
 _IDS = "ids.bin"
 _DOCUMENTS = "documents.bin"
 _UNIT = "unit.json"

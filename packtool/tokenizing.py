@@ -5,6 +5,7 @@ A pure task: what it stores depends on the unit's content and the recipe alone.
 
 import hashlib
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -20,9 +21,10 @@ from packtool.config import FormatName
 from packtool.encoders.fast import FastEncoder, Unfit
 from packtool.encoders.reference import Reference
 from packtool.encoding import EncodedDocuments, TextEncoder
-from packtool.errors import BadData, Refusal
+from packtool.errors import BAD_RECORD_REASONS, BadData, Refusal
 from packtool.formats import RecordShape, columns_read, renderer, token_fields
-from packtool.readers import Unit, UnitReader, open_unit
+from packtool.readers import Record, Unit, UnitReader, open_unit
+from packtool.readers.parsing import quoted
 from packtool.rendering import Rendered
 from packtool.rendering.chat import ChatSettings
 from packtool.token_store import STORE_FORMAT, TokenStore, UnitReject, UnitSummary, UnitWriter
@@ -140,7 +142,10 @@ def _make(task: TokenizeTask, reader: UnitReader, digest: str, store: TokenStore
         for row, record in _chosen(reader.records(), task.chosen):
             made = record if isinstance(record, Refusal) else workshop.make(record)
             if isinstance(made, Refusal):
-                rejects.append(UnitReject(row, records, made.reason, made.detail))
+                detail = made.detail
+                if made is not record and made.reason in BAD_RECORD_REASONS:
+                    detail = f"{detail}: {_quoted(record)}"  # a refused line is quoted by its reader
+                rejects.append(UnitReject(row, records, made.reason, detail))
             else:
                 batch.add(made, row, records)
                 if batch.is_full:
@@ -164,6 +169,13 @@ def _chosen(records: Iterable[Chosen], chosen: tuple[int, ...] | None) -> Iterab
     wanted = set(chosen)
     numbered = islice(enumerate(records), chosen[-1] + 1 if chosen else 0)
     return (record for number, record in numbered if number in wanted)
+
+
+def _quoted(record: Record | Refusal) -> str:
+    """The start of a record, as far as it was read."""
+    fields = record.items() if isinstance(record, dict) else ()
+    shown = {name: value[:8].tolist() if isinstance(value, np.ndarray) else value for name, value in fields}
+    return quoted(reprlib.repr({name: value for name, value in shown.items() if value is not None}))
 
 
 @dataclass(frozen=True, slots=True)

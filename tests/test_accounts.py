@@ -10,7 +10,7 @@ from packtool.errors import BadData, PacktoolError
 from packtool.sources import Compression, Kind, Source
 from packtool.token_store import TokenStore, UnitReject
 from packtool.tokenizing import TokenizedUnit
-from tests import reference_pack
+from tests import reference_pack, runs
 from tests.stored import store_unit
 
 
@@ -154,3 +154,34 @@ def test_few_records_are_judged_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"2 of the first 3 records .* more than --max-left-out 50%"):
         made.finish()
     assert made.rejected == {"template_error": 2}
+
+
+def test_bad_records_may_be_so_many_and_no_more(tmp_path: Path) -> None:
+    good, bad = b'{"input_ids": [1, 2, 3]}', b'{"input_ids": 5}'
+    options = {"on_bad_record": "skip", "max_length": 8}
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [good, bad, bad, *[good] * 7])
+    for bound in ("2", "20%", 2, "1k"):
+        assert runs.run(source, tmp_path / "out", **options, max_bad_records=bound).bad_records == 2
+    for number, bound, words in (
+        (1, "1", r"2 bad records, more than --max-bad-records 1;"),
+        (2, "19%", "of the first"),
+    ):
+        with pytest.raises(BadData, match=words) as caught:
+            runs.run(source, tmp_path / str(number), **options, max_bad_records=bound)
+        assert str(caught.value).startswith(f"{source}:2: wrong_type: ")
+        assert not (tmp_path / str(number) / "manifest.json").exists()
+
+
+def test_a_share_of_bad_records_is_looked_at_early_whatever_the_workers(tmp_path: Path) -> None:
+    good, bad = b'{"input_ids": [1, 2, 3]}', b'{"input_ids": 5}'
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [*[good] * 980, *[bad] * 40, *[good] * 9000])
+    messages = set()
+    for workers in (1, 2):
+        options = {"on_bad_record": "skip", "max_bad_records": "1%", "workers": workers}
+        with pytest.MonkeyPatch.context() as patch:
+            runs.small_units(patch, 3000)
+            with pytest.raises(BadData) as caught:
+                runs.run(source, tmp_path / "out", max_length=8, **options)
+        messages.add(str(caught.value))
+    (message,) = messages
+    assert "(20 bad records of the first 1,000 records, more than --max-bad-records 1%" in message

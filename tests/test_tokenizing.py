@@ -195,7 +195,9 @@ def test_the_same_records_from_every_kind_of_file_give_the_same_tokens(
     for path in (lines, tmp_path / "a.parquet", tmp_path / "a.arrow", tmp_path / "a.json", tmp_path / "b.jsonl.gz"):
         assert recipe_of(path, tokenizer).key == recipe.key
         unit = made(path, recipe, tmp_path / "store")
-        rejects = [(reject.row, reject.reason, reject.detail) for reject in unit.summary.rejects]
+        # What is quoted of a record ends the detail; of columns that no field needs, files with columns give none.
+        details = [reject.detail.partition(": {")[0] for reject in unit.summary.rejects]
+        rejects = [(reject.row, reject.reason) for reject in unit.summary.rejects], details
         outcomes.append((contents(unit, recipe, tmp_path / "store"), rejects))
     assert all(outcome == outcomes[0] for outcome in outcomes)
     assert outcomes[0][0]
