@@ -191,10 +191,11 @@ class PackedDataset(Dataset[Pack]):
         with open_shard(path) as file:
             check_schema(path, file.schema_arrow)
             footer = file.metadata
-        if footer.num_rows != entry.packs:
-            raise BadData(_other_packs(path, footer.num_rows, entry.packs))
-        for number in range(footer.num_row_groups):
-            group = footer.row_group(number)
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        for rows in (footer.num_rows, sum(group.num_rows for group in groups)):
+            if rows != entry.packs:
+                raise BadData(_other_packs(path, rows, entry.packs))
+        for number, group in enumerate(groups):
             tokens = max(group.num_rows * self.max_length, ROW_GROUP_TOKENS)
             if group.total_byte_size > _READABLE_BYTES_PER_TOKEN * tokens:
                 raise BadData(f"{path}: row group {number} is too large to be one of packs: run packtool verify")
@@ -202,11 +203,16 @@ class PackedDataset(Dataset[Pack]):
 
     def _read_group(self, shard: int, group: int) -> _RowGroup:
         path = self.path / self.manifest.shards[shard].name
-        first = self._firsts_of(shard)[group]
+        first, last = self._firsts_of(shard)[group : group + 2]
         with open_shard(path, self._footer(shard)) as file:
             # Workers are processes side by side already, so they leave the other cores to each other, as torch does.
             flat, counts = read_columns(path, file, group, first, _COLUMNS, use_threads=get_worker_info() is None)
         lengths, pack_tokens, pack_segments = flat["seq_lengths"], counts["input_ids"], counts["seq_lengths"]
+        if len(pack_tokens) != last - first:
+            raise BadData(
+                f"{path}: row group {group} has {len(pack_tokens)} packs, but the footer says {last - first}: "
+                "run packtool verify"
+            )
         _check_boundaries(path, lengths, pack_tokens, pack_segments, first, self.max_length)
         return _RowGroup(
             **flat,

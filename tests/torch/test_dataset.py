@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packtool.errors import BadData
@@ -233,6 +235,50 @@ def test_a_damaged_page_is_an_error_that_names_the_shard(small: Path) -> None:
     path.write_bytes(raw)
     with pytest.raises(BadData, match=r"train-00000-of-00002\.parquet: row group 0 is damaged"):
         PackedDataset(small)[0]
+
+
+def test_a_footer_that_counts_otherwise_is_refused(small: Path) -> None:
+    path = small / "train-00000-of-00002.parquet"
+    raw, rows, refused = path.read_bytes(), expected(small), 0
+    footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    # A count of 5 is these two bytes: of the file's packs, of its row group's, or of something else.
+    for place in [place for place in range(footer, len(raw)) if raw.startswith(b"\x16\x0a", place)]:
+        for count in (b"\x08", b"\x0c"):
+            path.write_bytes(raw[: place + 1] + count + raw[place + 2 :])
+            dataset = PackedDataset(small)
+            try:
+                packs = [as_lists(dataset[number]) for number in range(len(dataset))]
+            except BadData as error:
+                refused += "packs, but the" in str(error)
+            else:
+                assert packs == rows
+    assert refused >= 4
+
+
+@given(
+    flips=st.lists(st.tuples(st.integers(1, 1 << 20), st.integers(0, 7)), min_size=1, max_size=4),
+    in_footer=st.booleans(),
+)
+def test_flipped_bits_give_packs_or_an_error_that_names_the_shard(
+    flips: list[tuple[int, int]], in_footer: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("flipped") / "out"
+    builder.make_dataset(folder, builder.sample())
+    path = folder / "train-00000-of-00002.parquet"
+    raw = bytearray(path.read_bytes())
+    reach = int.from_bytes(raw[-8:-4], "little") + 8 if in_footer else len(raw)
+    for place, bit in flips:
+        raw[-1 - place % reach] ^= 1 << bit
+    path.write_bytes(raw)
+    dataset = PackedDataset(folder)
+    uses: list[Callable[[], object]] = [lambda: [dataset[n] for n in range(len(dataset))], dataset.attention_costs]
+    said = []
+    for use in uses:
+        try:
+            use()
+        except BadData as error:
+            said.append(str(error))
+    assert all(str(path) in each and "\n" not in each for each in said)
 
 
 def split(columns: dict[str, list[int]]) -> None:
