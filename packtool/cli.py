@@ -410,7 +410,7 @@ def verify(
 
 def main() -> None:
     """The console script: one line for whatever goes wrong, and the exit codes of the documentation."""
-    stop_on_signals()
+    stop_on_signals(_goes_on(sys.argv[1:]))
     code = _exit_code(sys.argv[1:])
     pass_over_signals()
     sys.exit(code)
@@ -436,26 +436,33 @@ def _exit_code(arguments: list[str]) -> int:
         _print_error(str(error))
         return error.exit_code
     except KeyboardInterrupt as stopped:
-        message, code = told(stopped)
+        message, code = told(stopped, _goes_on(arguments))
         _print_error(message)
         return code
     except BrokenPipeError:
         pass  # whoever read our output has gone; that is no fault, and there is nobody left to tell
     except MemoryError:
-        _print_error("out of memory; finished work is kept, run the same command again with more of it")
+        kept = "finished work is kept, " if _goes_on(arguments) else ""
+        _print_error(f"out of memory; {kept}run the same command again with more of it")
         return BadData.exit_code
     except OSError as error:
         reason = error.strerror or str(error)
         if error.filename is None:  # whatever else packtool writes to has a name
             _print_error(f"standard output: {reason}")
         else:
-            _print_error(f"{error.filename}: {reason}; finished work is kept, run the same command again")
+            kept = "; finished work is kept, run the same command again" if _goes_on(arguments) else ""
+            _print_error(f"{error.filename}: {reason}{kept}")
         return BadData.exit_code
     finally:
         if not _output_works():
             # Python flushes once more at its end, and would complain then in its own words.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _goes_on(arguments: list[str]) -> bool:
+    """Whether the command, run again, goes on where it was stopped."""
+    return arguments[:1] == ["pack"]
 
 
 def _output_works() -> bool:

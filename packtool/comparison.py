@@ -5,7 +5,6 @@ Tokenizes once, plans by the rules of ``pack`` itself, and writes no dataset.
 
 import math
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from packtool.accounts import ReadingAccounts
 from packtool.advice import Advice, advise
 from packtool.config import PackConfig, PlanConfig, StrategyName
-from packtool.errors import BadData, PacktoolError
+from packtool.errors import BadData
 from packtool.intake import count_records, tokenize
 from packtool.job import Job, check_strategy, default_strategy, plan_rules, settle
 from packtool.outcome import Outcome
@@ -24,6 +23,7 @@ from packtool.packing import STRATEGIES, Histogram, only_halves
 from packtool.planning import Plan, PlanRules, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
 from packtool.sampling import Sample, choose_records, dealt, estimate
+from packtool.scratch import scratch_folder
 from packtool.statistics import SegmentsPerPack
 from packtool.token_store import TokenStore
 
@@ -68,7 +68,7 @@ def plan(config: PlanConfig, on_event: Listener = nobody) -> Comparison:
     job = settle(runs[0], {})
     for warning in job.warnings:
         on_event(Notice(warning, warning=True))
-    with _Workshop() as folder:
+    with scratch_folder() as folder:
         choice = _choose(config, job, on_event)
         cache = None if choice is not None else config.cache_dir  # pack has no use for a part of the tokens
         store = TokenStore(cache or folder / "store", job.recipe.key)
@@ -138,24 +138,6 @@ def _strategies(config: PlanConfig) -> tuple[StrategyName, ...]:
         return config.strategy
     fitting = (strategy for strategy in STRATEGIES.values() if strategy.takes(config.overlong))
     return tuple(StrategyName(each.name) for each in fitting if each.shuffles or not config.shuffle)
-
-
-class _Workshop:
-    """A temporary folder that goes however the block ends; its faults are said to be its own."""
-
-    def __enter__(self) -> Path:
-        try:
-            self._folder = Path(tempfile.mkdtemp(prefix="packtool-plan-"))
-        except OSError as error:
-            raise PacktoolError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from None
-        return self._folder
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if isinstance(error, OSError) and str(error.filename or "").startswith(str(self._folder)):
-            raise PacktoolError(
-                f"{self._folder}: {error.strerror or error}; set TMPDIR to a roomier place, or give --cache-dir"
-            ) from None
 
 
 def _outcomes(

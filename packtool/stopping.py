@@ -28,7 +28,7 @@ class Stopped(KeyboardInterrupt):
         return 128 + self.number
 
 
-def stop_on_signals() -> None:
+def stop_on_signals(goes_on: bool) -> None:
     """Let the first of ``SIGNALS`` raise ``Stopped`` in the main thread, and pass over those after it.
 
     A signal that was ignored when the process began (``nohup``) stays ignored.
@@ -51,7 +51,9 @@ def stop_on_signals() -> None:
 
     for number in heard:
         signal.signal(number, stop)
-    threading.Thread(target=_end_in_time, args=(reader, frozenset(heard)), name="packtool-stop", daemon=True).start()
+    threading.Thread(
+        target=_end_in_time, args=(reader, frozenset(heard), goes_on), name="packtool-stop", daemon=True
+    ).start()
 
 
 def pass_over_signals() -> None:
@@ -60,20 +62,20 @@ def pass_over_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def told(stopped: KeyboardInterrupt) -> tuple[str, int]:
-    """What to say when a run was stopped, and the exit code."""
+def told(stopped: KeyboardInterrupt, goes_on: bool) -> tuple[str, int]:
+    """What to say when a command was stopped that goes on where it was, or begins anew, and the exit code."""
     by = f" by {stopped}" if isinstance(stopped, Stopped) and stopped.number != signal.SIGINT else ""
     code = stopped.exit_code if isinstance(stopped, Stopped) else 130
-    return f"stopped{by}; run the same command again to go on from here", code
+    return f"stopped{by}{'; run the same command again to go on from here' if goes_on else ''}", code
 
 
-def _end_in_time(reader: int, heard: frozenset[int]) -> None:
+def _end_in_time(reader: int, heard: frozenset[int], goes_on: bool) -> None:
     while (number := os.read(reader, 1)[0]) not in heard:
         pass
     threading.Event().wait(SECONDS)
     for child in active_children():
         child.kill()
-    message, code = told(Stopped(number))
+    message, code = told(Stopped(number), goes_on)
     shown = "\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else ""  # bars hide the cursor
     try:
         os.write(2, f"{shown}error: {message}\n".encode())
