@@ -10,6 +10,7 @@ from itertools import chain, repeat
 from packtool.accounts import ReadingAccounts
 from packtool.config import EncoderName, FormatName, OnBadRecord
 from packtool.encoders.fast import Differs, fast_encoder_name
+from packtool.encoders.reference import forget_handed_on
 from packtool.executor import run_in_order
 from packtool.job import Job
 from packtool.progress import Listener, Notice, Progress, Stage
@@ -134,6 +135,7 @@ def _read(job: Job, store: TokenStore, fast: str | None, on_event: Listener, cho
     try:
         with closing(run_in_order(tokenize_unit, tasks, config.worker_count)) as units:
             for unit in units:
+                forget_handed_on()
                 accounts.add(unit)
                 on_event(Progress(Stage.TOKENIZE, accounts.bytes, total, "bytes", accounts.tokens))
     except BaseException:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from packtool import __version__
 from packtool.config import EncoderName, FormatName, OnBadRecord, Overlong, PackConfig, SharedOptions, StrategyName
 from packtool.encoders.fast import FastEncoder, Unfit
+from packtool.encoders.reference import hand_on
 from packtool.errors import BadData, Misuse, Refusal, bad_record_message, printable
 from packtool.formats import HEAD_RECORDS, RecordShape, SourceHead, find_shape, renderer, roles_in
 from packtool.packing import STRATEGIES
@@ -145,6 +146,7 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
     if not found.sources:
         raise BadData("nothing to pack: " + "; ".join(found.warnings or ("no source holds data",)))
     heads, shape = _shape(config, found.sources)
+    digest = tokenizer.digest
     loaded = load(tokenizer)
     _refuse_chat_options(config, shape)
     chat = None
@@ -167,7 +169,7 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         raise Misuse("--pad: the tokenizer has neither a pad token nor EOS; give --pad-token TOKEN")
     recipe = Recipe(
         tokenizer=tokenizer,
-        tokenizer_digest=tokenizer.digest,
+        tokenizer_digest=digest,
         vocabulary_size=vocabulary_size(loaded),
         bos_ids=special.bos_ids,
         eos_id=special.eos.id,
@@ -176,6 +178,8 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         chat=chat,
     )
     warnings = (*found.warnings, *_warnings(config, heads, shape))
+    if shape.format is not FormatName.TOKENS:
+        hand_on(digest, loaded)
     return Job(config, found, shape, tokenizer, special, recipe, plan_rules(config, shape), warnings)
 
 

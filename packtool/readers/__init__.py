@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from packtool.errors import Refusal
 from packtool.readers import array, arrow, lines, parquet
-from packtool.readers.units import MAX_RECORD_BYTES, UNIT_BYTES, Record, Unit, UnitReader
+from packtool.readers.units import MAX_RECORD_BYTES, UNIT_BYTES, Record, Unit, UnitReader, unit_bytes_of
 from packtool.sources import Compression, Kind, Source
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "head",
     "limit_units",
     "open_unit",
+    "unit_bytes_of",
 ]
 
 
@@ -29,7 +30,7 @@ def cut_units(
     source: Source,
     source_index: int,
     *,
-    unit_bytes: int = UNIT_BYTES,
+    unit_bytes: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Iterator[Unit]:
     """Cut a source into units, in order and in bounded memory.
@@ -40,12 +41,14 @@ def cut_units(
     Args:
         source: what to cut.
         source_index: its place among the sources of the run.
-        unit_bytes: about how much goes into a unit.
+        unit_bytes: about how much goes into a unit; None: what suits a source of its size.
         max_record_bytes: a longer line or element is refused as ``too_large``.
 
     Raises:
         BadData: the file vanished, cannot be read, or is damaged; units before the fault have been given.
     """
+    if unit_bytes is None:
+        unit_bytes = unit_bytes_of(_size(source))
     match source.kind:
         case Kind.LINES if source.compression is Compression.NONE:
             return lines.cut_plain(source, source_index, unit_bytes, max_record_bytes)
@@ -59,6 +62,13 @@ def cut_units(
             return arrow.cut(source, source_index, unit_bytes)
         case unknown:
             assert_never(unknown)
+
+
+def _size(source: Source) -> int:
+    try:
+        return source.path.stat().st_size
+    except OSError:
+        return 0  # whoever opens it says why
 
 
 def limit_units(units: Iterator[Unit], limit: int) -> Iterator[Unit]:

@@ -12,6 +12,18 @@ from packtool.sources import shown
 UNIT_BYTES = 8 << 20
 """About how much of a source one work unit holds. Units depend on the input alone, so this is no option."""
 
+
+def unit_bytes_of(size: int) -> int:
+    """How much of a source of ``size`` bytes one of its units holds: less where there would be few of them.
+
+    Two workers share out five units of 8 MiB less evenly than ten of 4 MiB. Below 8 MiB one unit costs less than
+    another process. Powers of two, so that a source that grows keeps its units for long.
+    """
+    if size <= UNIT_BYTES or size > 8 * UNIT_BYTES:
+        return UNIT_BYTES
+    return UNIT_BYTES // 2 if size > 4 * UNIT_BYTES else UNIT_BYTES // 4
+
+
 MAX_RECORD_BYTES = 64 << 20
 """The default of ``--max-record-bytes``: of a line, or an element of an array, as it stands in the file."""
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from packtool.encoders.reference import Reference
+from packtool.encoders.reference import Reference, forget_handed_on, hand_on
 from packtool.errors import BadData
+from packtool.tokenizer import load
 from tests.tokenizer_builder import KINDS, around, byte_level, save, words
 
 
@@ -28,3 +29,23 @@ def test_what_it_cannot_encode_is_told_in_one_line(tmp_path: Path) -> None:
     for encode in (reference.encode, reference.encode_with_offsets):
         with pytest.raises(BadData, match=r"tokenizer\.json: cannot encode the texts: .*UNK"):
             encode(["a", "b"])
+
+
+def test_a_tokenizer_that_was_loaded_is_taken_over_once_and_only_if_nothing_changed(tmp_path: Path) -> None:
+    files = save(byte_level(("a", "b")), tmp_path)
+    loaded = load(files)
+    hand_on(files.digest, loaded)
+    assert Reference(files).tokenizer is loaded
+    assert Reference(files).tokenizer is not loaded
+    hand_on(files.digest, loaded)
+    save(byte_level(("b", "c")), tmp_path)
+    assert Reference(files).tokenizer is not loaded
+    hand_on(files.digest, loaded)
+    forget_handed_on()
+    assert Reference(files).tokenizer is not loaded
+
+
+def test_what_is_taken_over_adds_nothing(tmp_path: Path) -> None:
+    files = save(around(byte_level(), "<s> $A </s>"), tmp_path)
+    hand_on(files.digest, load(files))
+    assert Reference(files).encode(["ab"]).ids.tolist() == byte_level().encode("ab").ids

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packtool.readers import column_types, cut_units, head, open_unit
+from packtool.readers import UNIT_BYTES, column_types, cut_units, head, open_unit, unit_bytes_of
 from packtool.sources import Kind, Source, find_sources
 
 RECORDS: list[dict[str, Any]] = [
@@ -137,3 +137,10 @@ def test_two_gigabytes_are_read_in_bounded_memory(tmp_path: Path, name: str) -> 
 def test_a_unit_of_an_unknown_kind_is_a_fault_of_the_caller() -> None:
     with pytest.raises(TypeError, match="no reader for str"):
         open_unit("unit")  # type: ignore[arg-type]
+
+
+def test_a_source_of_some_size_has_units_for_several_workers() -> None:
+    sizes = [1, UNIT_BYTES, UNIT_BYTES + 1, 5 * UNIT_BYTES, 8 * UNIT_BYTES, 8 * UNIT_BYTES + 1, 1000 * UNIT_BYTES]
+    counts = [-(-size // unit_bytes_of(size)) for size in sizes]
+    assert counts == [1, 1, 5, 10, 16, 9, 1000]
+    assert all(unit_bytes_of(size) <= UNIT_BYTES for size in sizes)
