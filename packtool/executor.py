@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
 from types import ModuleType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from packtool.errors import PacktoolError
 from packtool.stopping import SIGNALS
@@ -27,32 +27,6 @@ Result = TypeVar("Result")
 
 _WAITING_TASKS = 2
 """Tasks handed out ahead for each worker: none waits for work, and little data waits in memory."""
-
-
-def run_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
-    """Do ``work`` on each task and give the results in the order of the tasks.
-
-    ``tasks`` is read only as far as workers have use for, so it may be longer than memory. The first error in
-    the order of the tasks is raised, whatever the workers, and an error of ``tasks`` itself after those of all
-    tasks before it; later tasks may have been done by then. When the iterator is closed early, or fails, no
-    worker is left.
-
-    Args:
-        work: a function of an importable module; one of a script or a notebook is not.
-        tasks: picklable.
-        workers: processes at most, and never more than tasks; with one, everything runs in this process.
-
-    Raises:
-        PacktoolError: a worker was killed.
-    """
-    remaining = _errors_last(tasks)
-    first = list(islice(remaining, workers)) if workers > 1 else []
-    everything = chain(first, remaining)
-    if len(first) < 2:
-        for task in everything:
-            yield work(_or_raise(task))
-    else:
-        yield from _run_in_processes(work, everything, len(first))
 
 
 class _Failed:
@@ -76,37 +50,99 @@ def _or_raise(task: Task | _Failed) -> Task:
     return task
 
 
-def _run_in_processes(
-    work: Callable[[Task], Result], tasks: Iterator[Task | _Failed], workers: int
-) -> Generator[Result, None, None]:
-    with _without_interrupts(), _starting():
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
-    waiting: deque[Future[Result]] = deque()
-    failed: _Failed | None = None
-    finished = False
-    try:
-        for task in tasks:
-            if isinstance(task, _Failed):
-                failed = task
-                break
-            with _without_main_module(), _without_interrupts(), _starting():  # the pool may start a process here
-                waiting.append(pool.submit(work, task))
-            if len(waiting) >= workers * (1 + _WAITING_TASKS):
+class Workers:
+    """Local processes for the stages of one run, which find them started already. A context manager.
+
+    A process starts when there is a task that no idle one can take. None is left when the block ends, nor when
+    a stage fails or is given up.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Use ``count`` processes at most; with one, everything runs in this process."""
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(kill=kind is not None)
+
+    def run_in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Generator[Result, None, None]:
+        """Do ``work`` on each task and give the results in the order of the tasks; one stage at a time.
+
+        ``tasks`` is read only as far as workers have use for, so it may be longer than memory. The first error in
+        the order of the tasks is raised, whatever the workers, and an error of ``tasks`` itself after those of all
+        tasks before it; later tasks may have been done by then. When the iterator is closed early, or fails, no
+        worker is left.
+
+        Args:
+            work: a function of an importable module; one of a script or a notebook is not.
+            tasks: picklable; a single one is done in this process.
+
+        Raises:
+            PacktoolError: a worker was killed.
+        """
+        remaining = _errors_last(tasks)
+        first = list(islice(remaining, 2)) if self.count > 1 else []
+        everything = chain(first, remaining)
+        if len(first) < 2:
+            for task in everything:
+                yield work(_or_raise(task))
+        else:
+            yield from self._run_in_processes(work, everything)
+
+    def _run_in_processes(
+        self, work: Callable[[Task], Result], tasks: Iterator[Task | _Failed]
+    ) -> Generator[Result, None, None]:
+        pool = self._started()
+        waiting: deque[Future[Result]] = deque()
+        failed: _Failed | None = None
+        finished = False
+        try:
+            for task in tasks:
+                if isinstance(task, _Failed):
+                    failed = task
+                    break
+                with _without_main_module(), _without_interrupts(), _starting():  # the pool may start a process here
+                    waiting.append(pool.submit(work, task))
+                if len(waiting) >= self.count * (1 + _WAITING_TASKS):
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-        finished = True
-    except BrokenProcessPool:
-        raise PacktoolError(f"{_ending(pool)}; finished work is kept, {_AGAIN}") from None
-    finally:
+            finished = True
+        except BrokenProcessPool:
+            raise PacktoolError(f"{_ending(pool)}; finished work is kept, {_AGAIN}") from None
+        finally:
+            if not finished:
+                self._end(kill=True)
+        if failed is not None:
+            raise failed.error
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            with _without_interrupts(), _starting():
+                self._pool = ProcessPoolExecutor(
+                    self.count, multiprocessing.get_context("spawn"), initializer=_start_worker
+                )
+        return self._pool
+
+    def _end(self, kill: bool) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
         # The pool's own record of its processes is the only list of those that are ours to stop.
         processes = list((getattr(pool, "_processes", None) or {}).values())
-        if not finished:
+        if kill:
             for process in processes:
                 process.kill()
         pool.shutdown(wait=True, cancel_futures=True)
-    if failed is not None:
-        raise failed.error
+
+
+def run_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
+    """``Workers.run_in_order`` for a run of one stage."""
+    with Workers(workers) as processes:
+        yield from processes.run_in_order(work, tasks)
 
 
 _AGAIN = "run the same command again, perhaps with fewer --workers"
