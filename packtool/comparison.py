@@ -16,6 +16,7 @@ from packtool.accounts import ReadingAccounts
 from packtool.advice import Advice, advise
 from packtool.config import PackConfig, PlanConfig, StrategyName
 from packtool.errors import BadData
+from packtool.executor import Workers
 from packtool.intake import count_records, tokenize
 from packtool.job import Job, check_strategy, default_strategy, plan_rules, settle
 from packtool.outcome import Outcome
@@ -68,11 +69,11 @@ def plan(config: PlanConfig, on_event: Listener = nobody) -> Comparison:
     job = settle(runs[0], {})
     for warning in job.warnings:
         on_event(Notice(warning, warning=True))
-    with scratch_folder() as folder:
+    with scratch_folder() as folder, Workers(job.config.worker_count) as workers:
         choice = _choose(config, job, on_event)
         cache = None if choice is not None else config.cache_dir  # pack has no use for a part of the tokens
         store = TokenStore(cache or folder / "store", job.recipe.key)
-        accounts = tokenize(job, store, on_event, None if choice is None else choice.records)
+        accounts = tokenize(job, store, workers, on_event, None if choice is None else choice.records)
         sample = None if choice is None else _sample(accounts, store, choice.population, config.seed)
         outcomes = _outcomes(job, runs, store, accounts, sample, folder / "plan", on_event)
     if all(outcome.refused for outcome in outcomes):

@@ -11,7 +11,7 @@ from packtool.accounts import ReadingAccounts
 from packtool.config import EncoderName, FormatName, OnBadRecord
 from packtool.encoders.fast import Differs, fast_encoder_name
 from packtool.encoders.reference import forget_handed_on
-from packtool.executor import run_in_order
+from packtool.executor import Workers, run_in_order
 from packtool.job import Job
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.readers import Unit, cut_units, limit_units, open_unit
@@ -49,7 +49,9 @@ def _count_unit(unit: Unit) -> int:
     return open_unit(unit, ()).count()
 
 
-def tokenize(job: Job, store: TokenStore, on_event: Listener, chosen: Chosen | None = None) -> ReadingAccounts:
+def tokenize(
+    job: Job, store: TokenStore, workers: Workers, on_event: Listener, chosen: Chosen | None = None
+) -> ReadingAccounts:
     """Make the sources of a job into tokens.
 
     Where a fast encoder once gives other tokens than ``tokenizers``, or did in an earlier run, nothing of it is used.
@@ -57,6 +59,7 @@ def tokenize(job: Job, store: TokenStore, on_event: Listener, chosen: Chosen | N
     Args:
         job: what to read, and how.
         store: where the tokens go; what is there already, and may be used, is not made again.
+        workers: who does the work.
         on_event: told of progress and of what is worth a line.
         chosen: for each unit in order which of its records to take, rising; None: all of all units.
 
@@ -65,22 +68,22 @@ def tokenize(job: Job, store: TokenStore, on_event: Listener, chosen: Chosen | N
     """
     fast = _fast_encoder(job, chosen)
     if fast is not None:
-        accounts, wrong = _read_with(fast, job, store, on_event, chosen)
+        accounts, wrong = _read_with(fast, job, store, workers, on_event, chosen)
         if wrong is None and accounts is not None:
             return _finished(accounts, job, on_event, chosen)
         again = "all of the input is encoded with tokenizers"
         on_event(Notice(f"{fast} cannot be trusted with this tokenizer: {wrong}; {again}", warning=True))
-    return _finished(_read(job, store, None, on_event, chosen), job, on_event, chosen)
+    return _finished(_read(job, store, None, workers, on_event, chosen), job, on_event, chosen)
 
 
 def _read_with(
-    fast: str, job: Job, store: TokenStore, on_event: Listener, chosen: Chosen | None
+    fast: str, job: Job, store: TokenStore, workers: Workers, on_event: Listener, chosen: Chosen | None
 ) -> tuple[ReadingAccounts | None, str | None]:
     """The accounts of reading with the help of a fast encoder, or what it did wrong."""
     if (wrong := store.distrusted(fast)) is not None:
         return None, wrong
     try:
-        accounts = _read(job, store, fast, on_event, chosen)
+        accounts = _read(job, store, fast, workers, on_event, chosen)
     except Differs as difference:
         # Put down before anything is encoded again: a run that is killed then and continued must not trust it.
         store.distrust(fast, difference.told)
@@ -115,7 +118,9 @@ def _is_worth_loading(job: Job, chosen: Chosen | None) -> bool:
     return 2 * size >= job.tokenizer.path.stat().st_size
 
 
-def _read(job: Job, store: TokenStore, fast: str | None, on_event: Listener, chosen: Chosen | None) -> ReadingAccounts:
+def _read(
+    job: Job, store: TokenStore, fast: str | None, workers: Workers, on_event: Listener, chosen: Chosen | None
+) -> ReadingAccounts:
     config = job.config
     accounts = ReadingAccounts(
         job.sources,
@@ -133,7 +138,7 @@ def _read(job: Job, store: TokenStore, fast: str | None, on_event: Listener, cho
     on_event(Progress(Stage.TOKENIZE, 0, total, "bytes", 0))
     store.remove_abandoned()
     try:
-        with closing(run_in_order(tokenize_unit, tasks, config.worker_count)) as units:
+        with closing(workers.run_in_order(tokenize_unit, tasks)) as units:
             for unit in units:
                 forget_handed_on()
                 accounts.add(unit)

@@ -11,6 +11,7 @@ from packtool.accounts import ReadingAccounts
 from packtool.config import PackConfig
 from packtool.earlier import already_done, continue_or_refuse, recorded_options
 from packtool.errors import BadData, Misuse
+from packtool.executor import Workers
 from packtool.intake import tokenize
 from packtool.inventory import write_inventory, write_run_file
 from packtool.job import Job, settle
@@ -60,21 +61,22 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
                 return already_done(job, output, on_event)
         output.begin(job.command)
         try:
-            return _run(job, output, on_event)
+            with Workers(config.worker_count) as workers:
+                return _run(job, output, workers, on_event)
         except BadData:
             # What was made into tokens stays for the next try, whatever its options; the folder is free again.
             output.release()
             raise
 
 
-def _run(job: Job, output: OutputFolder, on_event: Listener) -> Manifest:
+def _run(job: Job, output: OutputFolder, workers: Workers, on_event: Listener) -> Manifest:
     started = time.time()
     store = TokenStore(job.config.cache_dir or output.partial / "store", job.recipe.key)
-    accounts = tokenize(job, store, on_event)
+    accounts = tokenize(job, store, workers, on_event)
     tokenized = time.time()
     plan = _plan(job, store, accounts, output, on_event)
     planned = time.time()
-    shards = write_shards(job, store, accounts, plan, output, on_event)
+    shards = write_shards(job, store, accounts, plan, output, workers, on_event)
     manifest = write_inventory(job, accounts, plan, shards, output)
     ended = time.time()
     seconds = {"tokenize": tokenized - started, "plan": planned - tokenized, "write": ended - planned}

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from packtool.accounts import ReadingAccounts
 from packtool.assembly import ShardTask, StoredUnitFiles, write_shard, write_units
 from packtool.errors import BadData
-from packtool.executor import run_in_order
+from packtool.executor import Workers
 from packtool.files import sha256_of, write_atomic
 from packtool.job import Job
 from packtool.output import OutputFolder
@@ -23,7 +23,13 @@ from packtool.token_store import TokenStore
 
 
 def write_shards(
-    job: Job, store: TokenStore, accounts: ReadingAccounts, plan: Plan, output: OutputFolder, on_event: Listener
+    job: Job,
+    store: TokenStore,
+    accounts: ReadingAccounts,
+    plan: Plan,
+    output: OutputFolder,
+    workers: Workers,
+    on_event: Listener,
 ) -> list[ShardInfo]:
     config = job.config
     try:
@@ -67,7 +73,7 @@ def write_shards(
     tokens = sum(info.tokens for info in infos.values())
     on_event(Progress(Stage.WRITE, tokens, plan.counts.tokens, "tokens", tokens))
     missing = [task for task in tasks if task.name not in infos]
-    with closing(run_in_order(write_shard, missing, config.worker_count)) as written:
+    with closing(workers.run_in_order(write_shard, missing)) as written:
         for info in written:
             finished.add(info)
             infos[info.name] = info
