@@ -311,6 +311,8 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise BadData(f"{path}: not a regular file")  # a pipe would be waited for without end
         raw = path.read_bytes()
     except FileNotFoundError:
         what = "no such folder" if not folder.is_dir() else "no manifest.json in it"

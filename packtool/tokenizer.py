@@ -8,8 +8,11 @@ import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -143,10 +146,13 @@ def load(files: TokenizerFiles) -> Tokenizer:
     """
     with files.path.open("rb"):
         pass  # what the system has against it is no fault of its content
+    _refuse_what_crashes(files.path, files.encoding_digest)
     try:
         tokenizer = Tokenizer.from_file(str(files.path))
-    except Exception as error:
-        # The library raises plain Exception for whatever is wrong with the file.
+    except BaseException as error:
+        # The library raises plain Exception for whatever is wrong with the file; a panic of Rust is none.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise Misuse(
             f"{files.path}: not a tokenizer this version can load: {' '.join(str(error).split())[:200]}"
         ) from None
@@ -155,6 +161,23 @@ def load(files: TokenizerFiles) -> Tokenizer:
     if getattr(tokenizer.model, "dropout", None):
         tokenizer.model.dropout = None
     return tokenizer
+
+
+@lru_cache(maxsize=16)
+def _refuse_what_crashes(path: Path, digest: str) -> None:
+    """Load a file in a process of its own first: some damage makes the library end the process that loads it.
+
+    Raises:
+        Misuse: it does.
+    """
+    del digest  # part of what is remembered
+    load = "import sys; from tokenizers import Tokenizer; Tokenizer.from_file(sys.argv[1]).encode('a b')"
+    try:
+        tried = subprocess.run([sys.executable, "-I", "-c", load, path], capture_output=True, check=False)
+    except OSError:
+        return  # no such process can be had, as where Python is part of another program
+    if tried.returncode < 0:
+        raise Misuse(f"{path}: damaged: the tokenizers library crashes on it")
 
 
 def without_post_processor(tokenizer: Tokenizer) -> Tokenizer:
@@ -282,6 +305,9 @@ def _own_templates(files: TokenizerFiles) -> tuple[dict[str, str], str]:
             if isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("name", "template"))
         }
     for path in sorted((files.path.parent / "additional_chat_templates").glob("*.jinja")):
+        if not path.is_file():
+            continue
+        _refuse_link_out(path)
         templates[path.stem] = _read_template(path)
     for path in files.files:
         if path.name == TEMPLATE_FILE:
@@ -337,7 +363,20 @@ def _on_disk(name: str, path: Path) -> TokenizerFiles:
 
 
 def _beside(folder: Path) -> tuple[Path, ...]:
-    return tuple(folder / file for file in KEPT_FILES if (folder / file).is_file())
+    found = tuple(folder / file for file in KEPT_FILES if (folder / file).is_file())
+    for file in found:
+        if file.name != TOKENIZER_FILE:
+            _refuse_link_out(file)
+    return found
+
+
+def _refuse_link_out(path: Path) -> None:
+    """What lies beside a tokenizer is copied into the dataset, so a link must not bring in a file from elsewhere."""
+    home, target = Path(os.path.realpath(path.parent)), Path(os.path.realpath(path))
+    # The hub's cache keeps the files of a snapshot as links to its blobs.
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if not (target.is_relative_to(home) or target.is_relative_to(blobs)):
+        raise Misuse(f"{path}: a link out of the tokenizer's folder; put the file itself there, or remove the link")
 
 
 def _refuse_kind(path: Path) -> None:
