@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import jinja2.meta
-import jinja2.sandbox
 import numpy as np
 
 from packtool.errors import Misuse, Refusal
 from packtool.rendering.rendered import Rendered, string_field, type_name
+from packtool.rendering.sandbox import NotPlain, Program, Sandbox, admit, words
 
 PromptMaker = Callable[[Mapping[str, Any]], str | Refusal]
 
@@ -73,17 +72,23 @@ class _UnprintableError(Exception):
     """A template printed a value that is neither text nor a number."""
 
 
-def _print_text(value: Any) -> Any:
-    # A list or object would be printed the way Python writes it, which no model should learn.
-    if value is None:
-        raise _MissingValueError("a field that is null is printed")
-    if not isinstance(value, str | int | float | jinja2.Undefined):
-        raise _UnprintableError(f"{type_name(value)} is printed, where text or a number can be")
-    return value
+class _PromptSandbox(Sandbox):
+    """The sandbox of prompts: knows no date, leaves white space alone, and prints text and numbers only."""
+
+    def __init__(self) -> None:
+        super().__init__(None, trims=False, undefined=_Missing)
+
+    def printed(self, value: Any) -> str:
+        # A list or object would be printed the way Python writes it, which no model should learn.
+        if value is None:
+            raise _MissingValueError("a field that is null is printed")
+        if not isinstance(value, str | int | float | jinja2.Undefined):
+            raise _UnprintableError(f"{type_name(value)} is printed, where text or a number can be")
+        return self.text(value)
 
 
 class PromptTemplate:
-    """A user's jinja2 template over a record's fields, in jinja2's immutable sandbox."""
+    """A user's jinja2 template over a record's fields, in the sandbox that chat templates run in."""
 
     def __init__(self, source: str, origin: str, names: Mapping[str, str]) -> None:
         """Compile.
@@ -96,17 +101,10 @@ class PromptTemplate:
         Raises:
             Misuse: it does not compile; the message names file and line.
         """
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(undefined=_Missing, finalize=_print_text)
-        try:
-            tree = environment.parse(source)
-            self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise Misuse(f"{origin}:{error.lineno}: the prompt template does not compile: {error.message}") from None
-        except Exception as error:
-            # What Python's own compiler says to the code that is made of the template, for example nested too deeply.
-            raise Misuse(f"{origin}: the prompt template does not compile: {_line(error)}") from None
-        self._names = dict(names)
-        self.columns = frozenset(self._names.get(name, name) for name in jinja2.meta.find_undeclared_variables(tree))
+        sandbox = _PromptSandbox()
+        self._program = Program(sandbox, source, origin, "the prompt template")
+        self._columns = {name: names.get(name, name) for name in self._program.names}
+        self.columns = frozenset(self._columns[name] for name in self._program.names - sandbox.globals.keys())
         """The columns that the template may read."""
 
     @classmethod
@@ -117,22 +115,24 @@ class PromptTemplate:
     def __call__(self, record: Mapping[str, Any]) -> str | Refusal:
         """The prompt of one record: ``missing_field`` where it prints a field that is absent or null.
 
-        Where it prints a list or an object, ``wrong_type``; where it raises, ``template_error``.
+        Where it prints a list or an object, or is given what JSON cannot hold, ``wrong_type``; where it raises, fails
+        or asks for too much, ``template_error``.
         """
-        values = {name: _listed(value) for name, value in record.items()}
-        fields = {name: values[column] for name, column in self._names.items() if column in values}
+        fields = {name: _listed(record[column]) for name, column in self._columns.items() if column in record}
         try:
-            prompt = self._template.render({**values, **fields})
+            prompt, _ = self._program.run(*admit(fields))
             prompt.encode()
+        except NotPlain as error:
+            return Refusal("wrong_type", f"the prompt template is given {error}, which is no JSON data")
         except jinja2.UndefinedError as error:
-            return Refusal("missing_field", f"the prompt template needs a field: {_line(error)}")
+            return Refusal("missing_field", f"the prompt template needs a field: {words(error)}")
         except _UnprintableError as error:
             return Refusal("wrong_type", f"in the prompt template, {error}")
         except UnicodeEncodeError:
             return Refusal("lone_surrogate", "the prompt holds a lone surrogate; it cannot be tokenized")
         except Exception as error:
             # Whatever a template does with a record's values, the record is left out with the words of the error.
-            return Refusal("template_error", f"the prompt template raised {type(error).__name__}: {_line(error)}")
+            return Refusal("template_error", self._program.reason(error))
         return prompt
 
 
@@ -153,7 +153,3 @@ def read_template(path: Path) -> str:
 def _listed(value: Any) -> Any:
     # Readers of files with columns give numbers as arrays; a template should see what it sees from JSON.
     return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from packtool.errors import Misuse, Refusal
 from packtool.rendering import Rendered
 from packtool.rendering.prompt_completion import PromptTemplate, alpaca_prompt, column_prompt, render
+from packtool.rendering.sandbox import meter
+from tests.rendering.sandbox.hostile import HOSTILE, MESSAGES
 
 plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -155,6 +157,41 @@ def test_a_template_may_use_the_names_of_fields() -> None:
 )
 def test_what_a_template_cannot_make_has_a_reason(template: str, record: dict[str, Any], reason: str) -> None:
     assert reason_of(made(template, record)) == reason
+
+
+@pytest.mark.parametrize("name", [*HOSTILE][::5])
+def test_a_hostile_template_makes_no_prompt_each_time_for_the_same_reason(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few of them: the sandbox is that of chat templates, which meets them all."""
+    monkeypatch.setattr(meter, "BASE_STEPS", meter.BASE_STEPS // 16)  # the same bounds, sooner reached
+    template = PromptTemplate(HOSTILE[name], "p.jinja", {})
+    refusals = [template({"messages": MESSAGES}) for _ in range(2)]
+    assert refusals[0] == refusals[1]
+    # Some print what is not there, a list or an object before they come to a bound.
+    assert reason_of(refusals[0]) in ("template_error", "missing_field", "wrong_type")
+
+
+@pytest.mark.parametrize("name", ["nested ranges", "macro without end", "doubling by +", "multiplying", "class"])
+def test_what_asks_for_too_much_is_a_template_error(name: str) -> None:
+    assert reason_of(PromptTemplate(HOSTILE[name], "p.jinja", {})({})) == "template_error"
+
+
+def test_a_template_may_refuse_a_record_in_its_own_words() -> None:
+    refused = made("{% if not q %}{{ raise_exception('ask something') }}{% endif %}{{ q }}", {"q": ""})
+    assert refused == Refusal("template_error", "ask something")
+
+
+def test_nothing_that_changes_from_run_to_run_can_be_printed() -> None:
+    for source in ("{{ strftime_now('%Y') }}", "{{ lipsum() }}"):
+        assert reason_of(made(source, {})) == "missing_field"
+    with pytest.raises(Misuse, match="No filter named 'random'"):
+        PromptTemplate("{{ q | random }}", "p.jinja", {})
+
+
+def test_fields_that_a_template_does_not_read_may_hold_anything() -> None:
+    assert made("{{ q }}", {"q": "x", "when": object()}) == "x"
+    assert reason_of(made("{{ q }}{{ when }}", {"q": "x", "when": object()})) == "wrong_type"
 
 
 def test_a_refused_prompt_is_the_refusal_of_the_record() -> None:
