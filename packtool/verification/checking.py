@@ -149,8 +149,11 @@ class _Verification:
         documents = self._look_at_documents(places, rules, rejects, whole, runs[0], orders[0])
         _check_totals(findings["conservation"], compare(manifest, rejects, tallies, whole, documents))
         if job is not None and rules is not None and key is not None and self._origin is not None:
-            check = OriginCheck(findings["source"], folder, manifest, rules, places, key)
-            if not findings["source"].missed:
+            finding = findings["source"]
+            if findings["documents"].faults:
+                finding.miss("documents are not whole, see there")
+            if not finding.missed:
+                check = OriginCheck(finding, folder, manifest, rules, places, key)
                 check.run(job, self._origin, merged(runs[-1], orders[-1]), self._on_event)
         return _report(folder, findings, whole, packs_read, with_source=self._origin is not None)
 

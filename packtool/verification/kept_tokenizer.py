@@ -1,10 +1,11 @@
 """The tokenizer that a dataset keeps, held against what the manifest says of it."""
 
+import os
 from pathlib import Path
 
-from packtool.errors import Misuse
-from packtool.manifest import MANIFEST_NAME, TOKENIZER_FOLDER, Manifest
-from packtool.tokenizer import TokenizerFiles, find_tokenizer, load, vocabulary_size
+from packtool.errors import BadData, Misuse
+from packtool.manifest import MANIFEST_NAME, TOKENIZER_FOLDER, Manifest, listed_file
+from packtool.tokenizer import KEPT_FILES, TokenizerFiles, find_tokenizer, load, vocabulary_size
 from packtool.verification.report import Finding
 
 
@@ -16,7 +17,7 @@ def check_tokenizer(finding: Finding, folder: Path, manifest: Manifest) -> None:
         digest = files.digest
         tokenizer = load(files)
         size = vocabulary_size(tokenizer)
-    except Misuse as error:
+    except (BadData, Misuse) as error:
         finding.fault(str(error))
         return
     except OSError as error:
@@ -46,5 +47,9 @@ def kept_tokenizer(folder: Path) -> TokenizerFiles:
 
     Raises:
         Misuse: there is none.
+        BadData: a file of it is a link, or no regular file.
     """
+    for name in KEPT_FILES:
+        if os.path.lexists(folder / TOKENIZER_FOLDER / name):
+            listed_file(folder, f"{TOKENIZER_FOLDER}/{name}")
     return find_tokenizer(str((folder / TOKENIZER_FOLDER).absolute()))

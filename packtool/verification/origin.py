@@ -267,6 +267,7 @@ class _UnitCheck:
         self._check_cuts(documents, number)
         owner = number[documents.owner]
         inside = held["offset"].astype(np.int64) + held["length"] <= self._unit.lengths[owner]
+        inside &= held["offset"] >= 0
         self._check_tokens(held[inside], owner[inside])
 
     def _check_refused(self, found: Stretches) -> None:

@@ -33,6 +33,8 @@ from packtool.verification.report import Bools, Findings
 _READABLE_BYTES_PER_TOKEN = 128
 _LONGEST_READABLE = 1 << 25
 """Tokens of a pack, whatever max_length the manifest tells."""
+_MOST_PACKS = 1 << 40
+"""Of a shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ def shard_firsts(folder: Path, manifest: Manifest) -> list[int]:
                 rows = file.metadata.num_rows
         except BadData:
             rows = entry.packs
-        firsts.append(firsts[-1] + rows)
+        # Numbers are for messages and for comparing places: a nonsensical count must not overflow them.
+        firsts.append(firsts[-1] + (rows if 0 <= rows <= _MOST_PACKS else 0))
     return firsts
 
 

@@ -36,6 +36,8 @@ _BUFFERED = 1 << 19
 """Records sorted at a time in memory."""
 _MERGED = 1 << 19
 """Records of all runs together that a merge holds."""
+_FEWEST = 16
+"""Records of one run that it holds at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _sorted(stretches: Stretches, order: Order) -> Stretches:
 
 def merged(runs: Sequence[Path], order: Order) -> Iterator[Stretches]:
     """The stretches of all runs in one order, block by block; a document is never in two blocks."""
-    readers = [_RunReader(path, order, max(64, _MERGED // len(runs))) for path in runs]
+    readers = [_RunReader(path, order, max(_FEWEST, _MERGED // len(runs))) for path in runs]
     held = np.empty(0, STRETCH)
     while readers := [reader for reader in readers if reader.fill()]:
         # Whatever sorts before the last record that some run has in memory has been read from all runs.
