@@ -261,6 +261,28 @@ def test_a_damaged_dataset_fails_verify(tmp_path: Path, source: Path, call: Any)
     assert "Traceback" not in ended.err
 
 
+def test_verify_compares_with_the_sources(tmp_path: Path, source: Path, call: Any) -> None:
+    output = tmp_path / "out"
+    assert call(*packing(source, output, "-q")).code == 0
+    sound = call("verify", output, "--source", source, "--workers", "1")
+    assert sound.code == 0
+    assert "ok    source" in sound.out
+    assert "check packs: " in sound.err
+    assert "compare sources: " in sound.err
+    quiet = call("verify", output, "-q", "--source", source, "--sample", "7", "--workers", "1", "--json")
+    assert (quiet.code, quiet.err) == (0, "")
+    assert json.loads(quiet.out)["checks"][-1]["name"] == "source"
+    assert json.loads(quiet.out)["checks"][-1]["checked"] < 60
+    with source.open("a") as file:
+        file.write('{"text": "more"}\n')
+    changed = call("verify", output, "-q", "--source", source, "--workers", "1")
+    assert changed.code == 1
+    assert "FAIL  source" in changed.out
+    assert "has changed since" in changed.out
+    assert_one_line(call("verify", output, "--source", tmp_path / "none.jsonl"), 2, "none.jsonl does not exist")
+    assert_one_line(call("verify", output, "--sample", "5"), 2, "--sample")
+
+
 # --- faults of the data --------------------------------------------------------------------------------------
 
 

@@ -172,6 +172,7 @@ class OriginCheck:
                     on_event(Progress(Stage.COMPARE, done, None, "bytes", 0))
             for index in range(current, len(states)):
                 self._end_source(states[index], index, stretches, whole=threshold == 2**64)
+            on_event(Progress(Stage.COMPARE, done, done, "bytes", 0))
         except BadData as error:
             self.finding.fault(str(error))
 
