@@ -155,6 +155,7 @@ class _LineListener:
         self._shown = shown
         self._begun: dict[Stage, tuple[float, int]] = {}
         self._last: dict[Stage, float] = {}
+        self._ended: dict[Stage, int] = {}
 
     def __call__(self, event: Progress | Notice) -> None:
         if isinstance(event, Notice):
@@ -165,6 +166,10 @@ class _LineListener:
         ended = event.total is not None and event.done >= event.total
         if not ended and now - self._last.setdefault(event.stage, now) < _PLAIN_SECONDS:
             return
+        if ended and self._ended.get(event.stage) == event.done:
+            return  # an end may be told twice
+        if ended:
+            self._ended[event.stage] = event.done
         self._last[event.stage] = now
         done = _amount(event.done, event.unit)
         of = "" if event.total is None else f" of {_amount(event.total, event.unit)}"

@@ -1,5 +1,6 @@
 """The command line as a person meets it: exit codes, errors of one line, nothing raw from the data, nothing heavy."""
 
+import inspect
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from packtool import __version__, cli, shard_set
+from packtool.config import PackConfig, PlanConfig
 from tests import runs
 
 ROOT = Path(__file__).parent.parent
@@ -111,6 +113,11 @@ print([name for name in ("torch", "transformers", "datasets") if name in sys.mod
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("command", "options"), [(cli.pack, PackConfig), (cli.plan, PlanConfig)])
+def test_every_option_has_a_flag(command: Any, options: Any) -> None:
+    assert set(inspect.signature(command).parameters) - {"config", "json"} == set(options.model_fields)
 
 
 def test_version_and_help_both_ways(call: Any) -> None:

@@ -478,6 +478,13 @@ def test_json_is_the_plain_data_of_the_python_function(source: Path, capfd: pyte
         assert name in documented, name
 
 
+def test_progress_is_a_line_a_stage_on_standard_error(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", source, "-t", runs.TOKENIZER, "-L", "64,128", "--workers", "1", "--json") == 0
+    read, planned = capfd.readouterr().err.splitlines()
+    assert read.startswith("read and tokenize: 0.0 MB of 0.0 MB")
+    assert planned == "plan: 8 plans of 8 plans"
+
+
 def test_packs_that_nothing_can_fill_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     records = [{"input_ids": list(range(1, 40 + n % 5))} for n in range(50)]
     source = runs.write_jsonl(tmp_path / "a.jsonl", records)

@@ -137,7 +137,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say(name: str) -> None
 @pytest.mark.parametrize("size", [100, 1_000])
 @pytest.mark.parametrize("name", KINDS)
 def test_intervals_cover_the_truth_about_as_often_as_they_say_many_times(name: str, size: int) -> None:
-    packs, fill = covered(KINDS[name], size, 300)
+    packs, fill = covered(KINDS[name], size, 150)
     assert packs >= 0.9
     assert fill >= 0.9
 
