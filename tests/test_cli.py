@@ -362,7 +362,8 @@ def test_ctrl_c_is_exit_code_130_and_the_next_run_goes_on(tmp_path: Path, worker
     source = tmp_path / "a.jsonl"
     source.write_bytes(b"".join(b'{"text": "%s"}\n' % (b"word %d " % n * 3000) for n in range(1500)))
     output = tmp_path / "out"
-    arguments = packing(source, output, workers=workers)
+    # the encoder that takes long enough to be stopped
+    arguments = packing(source, output, "--encoder", "tokenizers", workers=workers)
     process = subprocess.Popen(
         [sys.executable, "-m", "packtool", *arguments],
         cwd=ROOT,

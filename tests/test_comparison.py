@@ -250,7 +250,19 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, workplace: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_bytes(b"".join(b'{"text": "%s"}\n' % (b"word %d " % n * 3000) for n in range(1500)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "packtool", "plan", source, "-t", runs.TOKENIZER, "--workers", "2"],
+        [
+            sys.executable,
+            "-m",
+            "packtool",
+            "plan",
+            source,
+            "-t",
+            runs.TOKENIZER,
+            "--workers",
+            "2",
+            "--encoder",
+            "tokenizers",
+        ],
         cwd=ROOT,
         start_new_session=True,
         stdout=subprocess.PIPE,
