@@ -15,7 +15,7 @@ from packtool.errors import Refusal
 from packtool.rendering.chat_template import ChatTemplate, SpanUnprovable, TemplateError
 from packtool.rendering.conversation import Conversation, Message, with_parsed_arguments
 from packtool.rendering.rendered import Rendered
-from packtool.rendering.turn_edges import Render, TurnSpan, Unprovable
+from packtool.rendering.turn_edges import Render, Unprovable
 from packtool.rendering.turns import TurnFinder
 
 Spans = tuple[tuple[int, int], ...]
@@ -139,14 +139,16 @@ class ChatRenderer:
             holes = self._of_turns(conversation, messages, text, name, render, masked, inverted=True)
             return _without(len(text), holes)
         trained = self._trained_by_role(messages)
-        trained |= {turn for turn, choice in conversation.choices.items() if choice}
-        trained -= {turn for turn, choice in conversation.choices.items() if not choice}
+        if conversation.choices:
+            trained |= {turn for turn, choice in conversation.choices.items() if choice}
+            trained -= {turn for turn, choice in conversation.choices.items() if not choice}
         return self._of_turns(conversation, messages, text, name, render, trained, inverted=False)
 
     def _trained_by_role(self, messages: Sequence[Message]) -> set[int]:
         if self._settings.train_on == ("last",):
             return set([turn for turn, message in enumerate(messages) if message["role"] == "assistant"][-1:])
-        return {turn for turn, message in enumerate(messages) if message["role"] in self._settings.train_on}
+        roles = self._settings.train_on
+        return {turn for turn, message in enumerate(messages) if message["role"] in roles}
 
     def _of_turns(
         self,
@@ -165,7 +167,12 @@ class ChatRenderer:
         """
         finder = self._finders[name]
         found = finder.find(messages, text, render, turns, tools=conversation.tools, extra=conversation.extra)
-        spans = [self._reach(span, inverted) for spans_of_turn in found.values() for span in spans_of_turn]
+        all_of_it = self._settings.end_of_turn or inverted
+        spans = [
+            (span.start, span.stop if all_of_it else span.text_stop)
+            for spans_of_turn in found.values()
+            for span in spans_of_turn
+        ]
         if not conversation.part_choices:
             return joined(spans)
         trains = {place: (place[0] in turns) != inverted for place in conversation.part_choices}
@@ -177,9 +184,6 @@ class ChatRenderer:
             else:
                 spans.append((region.start, region.stop))
         return joined(spans)
-
-    def _reach(self, span: TurnSpan, inverted: bool) -> tuple[int, int]:
-        return span.start, span.stop if self._settings.end_of_turn or inverted else span.text_stop
 
 
 def _says(messages: Sequence[Message], wanted: re.Pattern[str]) -> bool:

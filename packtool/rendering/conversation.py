@@ -6,8 +6,8 @@ template may read reaches it untouched; what cannot be a conversation is a Refus
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -39,18 +39,20 @@ _SHAREGPT_ROLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Conversation(NamedTuple):  # quicker to make than a frozen dataclass, and made for each record
     """What a template is given, and what the record itself says of its loss."""
 
     messages: list[Message]
     """Each with at least a role; never empty."""
     tools: list[Any] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = _NOTHING
     """The record's own template variables."""
-    choices: Mapping[int, bool] = field(default_factory=dict)
+    choices: Mapping[int, bool] = _NOTHING
     """Message index to whether it trains, where the record says."""
-    part_choices: Mapping[tuple[int, int], bool] = field(default_factory=dict)
+    part_choices: Mapping[tuple[int, int], bool] = _NOTHING
     """(message, part) to whether that part of the content trains, where the record says."""
 
 

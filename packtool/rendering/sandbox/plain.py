@@ -60,7 +60,7 @@ def weigh_plain(value: Any, weights: dict[int, int], depth: int = 1) -> int:
                 size += weigh_plain(item, weights, depth + 1)
     elif kind is list:
         for item in value:
-            size += weigh_plain(item, weights, depth + 1)
+            size += len(item) + ITEM if type(item) is str else weigh_plain(item, weights, depth + 1)
     else:
         raise NotPlain(f"a value of type {kind.__name__}")
     weights[id(value)] = size
