@@ -53,6 +53,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizing, "FastEncoder", Wrong)
     monkeypatch.setattr(proof, "WHOLE_CHARACTERS", 0)
     monkeypatch.setattr(proof, "CHECKED_CHARACTERS", 1)
+    monkeypatch.setattr(proof, "CHECKED_PART", 1 << 40)
     monkeypatch.setattr(intake, "_is_worth_loading", lambda *_: True)
     runs.small_units(monkeypatch, 4_000)
 

@@ -15,12 +15,17 @@ from packtool.errors import BadData
 
 WHOLE_CHARACTERS = 16 << 10
 """A batch of no more characters is compared whole."""
-CHECKED_CHARACTERS = 4 << 10
-"""Compared of a larger batch. One has about 2^20, and the reference takes forty times as long."""
-_STRETCH = 1 << 10
+CHECKED_CHARACTERS = 2 << 10
+"""Compared of a larger batch at least; of one of more than half a million characters the ``CHECKED_PART``."""
+CHECKED_PART = 256
+"""The reference takes forty times as long: it adds a sixth to the time of the fast one."""
+_STRETCH = 1 << 9
 """Characters that are compared of a document that is longer."""
 _OWN_ENTRIES = 1 << 8
 """Entries of the vocabulary that are tried as texts."""
+
+_THOROUGHLY = 1 << 6
+"""Of the first and of the last added tokens so many are tried in more surroundings; some tokenizers have thousands."""
 
 HARD_TEXTS = (
     "", " ", "  ", "   x", "\n", "\n\n", " \n", "\n ", "\r\n", "\r", "\t", "\t\t x", "\v\f\x1c\x85", "\0", "a\0b",
@@ -105,11 +110,12 @@ def chosen(texts: Sequence[str]) -> tuple[list[int], list[tuple[int, int, int]]]
     Returns:
         The numbers of those compared as they are, rising; (number, start, stop) of stretches of longer ones.
     """
-    if sum(map(len, texts)) <= WHOLE_CHARACTERS:
+    size = sum(map(len, texts))
+    if size <= WHOLE_CHARACTERS:
         return list(range(len(texts))), []
     whole: set[int] = set()
     stretches: list[tuple[int, int, int]] = []
-    left = CHECKED_CHARACTERS
+    left = max(CHECKED_CHARACTERS, size // CHECKED_PART)
     for index in _in_turn(texts):
         if left <= 0:
             break
@@ -157,9 +163,11 @@ def _own_texts(reference: Reference) -> Iterator[str]:
     tokenizer = reference.tokenizer
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     for content in added:
+        yield f"a{content} b"
+    for content in dict.fromkeys((*added[:_THOROUGHLY], *added[-_THOROUGHLY:])):
         yield f"{content}a {content} b{content}{content}\n{content}"
         yield content[:-1] + " " + content[1:]
-    for one, other in pairwise(added):
+    for one, other in pairwise(added[:_THOROUGHLY]):
         yield f"{one}{other} x{one}y"
     size = tokenizer.get_vocab_size(with_added_tokens=False)
     ids = sorted({size * part // _OWN_ENTRIES for part in range(_OWN_ENTRIES)} - {size})

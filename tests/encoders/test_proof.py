@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packtool.encoders.fast import Differs, FastEncoder
 from packtool.encoders.flat_ids import FlatIds
-from packtool.encoders.proof import CHECKED_CHARACTERS, HARD_TEXTS, WHOLE_CHARACTERS, Proof, chosen
+from packtool.encoders.proof import CHECKED_CHARACTERS, CHECKED_PART, HARD_TEXTS, WHOLE_CHARACTERS, Proof, chosen
 from packtool.encoders.reference import Reference
 from packtool.tokenizer import find_tokenizer
 from tests.tokenizer_builder import save, stripping, words
@@ -121,7 +121,7 @@ def test_what_is_compared_of_a_large_batch_is_fixed_spread_and_bounded(texts: li
         assert whole == list(range(len(texts)))
         return
     compared = sum(len(texts[index]) for index in whole) + sum(stop - start for _, start, stop in stretches)
-    assert compared <= CHECKED_CHARACTERS + 1_024
+    assert compared <= max(CHECKED_CHARACTERS, sum(map(len, texts)) // CHECKED_PART) + 512
     assert all(0 <= start < stop <= len(texts[index]) for index, start, stop in stretches)
     longest = max(range(len(texts)), key=lambda index: len(texts[index]))
     assert {0, len(texts) - 1, longest} <= touched
