@@ -70,7 +70,7 @@ def plan(config: PlanConfig, on_event: Listener = nobody) -> Comparison:
     for warning in job.warnings:
         on_event(Notice(warning, warning=True))
     with scratch_folder() as folder, Workers(job.config.worker_count) as workers:
-        choice = _choose(config, job, on_event)
+        choice = _choose(config, job, workers, on_event)
         cache = None if choice is not None else config.cache_dir  # pack has no use for a part of the tokens
         store = TokenStore(cache or folder / "store", job.recipe.key)
         accounts = tokenize(job, store, workers, on_event, None if choice is None else choice.records)
@@ -106,11 +106,11 @@ class _Choice:
     population: int
 
 
-def _choose(config: PlanConfig, job: Job, on_event: Listener) -> _Choice | None:
+def _choose(config: PlanConfig, job: Job, workers: Workers, on_event: Listener) -> _Choice | None:
     """The sample that was asked for; None where all records are to be read."""
     if config.sample is None:
         return None
-    counts = np.array(count_records(job, on_event), np.int64)
+    counts = np.array(count_records(job, workers, on_event), np.int64)
     population = int(counts.sum())
     if population <= config.sample:
         on_event(Notice(f"there are only {population:,} records; all of them are read"))

@@ -11,7 +11,7 @@ from packtool.accounts import ReadingAccounts
 from packtool.config import EncoderName, FormatName, OnBadRecord
 from packtool.encoders.fast import Differs, fast_encoder_name
 from packtool.encoders.reference import forget_handed_on
-from packtool.executor import Workers, run_in_order
+from packtool.executor import Workers
 from packtool.job import Job
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.readers import Unit, cut_units, limit_units, open_unit
@@ -32,11 +32,11 @@ def units_of(job: Job) -> Iterator[Unit]:
     return limit_units(units, job.config.limit) if job.config.limit is not None else units
 
 
-def count_records(job: Job, on_event: Listener) -> list[int]:
+def count_records(job: Job, workers: Workers, on_event: Listener) -> list[int]:
     """How many records each unit of a job has, in order, refused ones with them; parses none."""
     counts: list[int] = []
     total = 0
-    with closing(run_in_order(_count_unit, units_of(job), job.config.worker_count)) as found:
+    with closing(workers.run_in_order(_count_unit, units_of(job))) as found:
         for count in found:
             counts.append(count)
             total += count
