@@ -62,6 +62,8 @@ def test_a_gigabyte_is_packed_in_bounded_memory(tmp_path: Path, strategy: str) -
     arguments = ["pack", str(source), "-o", str(tmp_path / "out"), "-t", str(runs.TOKENIZER), "-q"]
     peak = peak_memory([*arguments, "--workers", "2", "-s", strategy])
     assert peak < MOST, f"{peak / MIB:,.0f} MiB"
+    peak = peak_memory(["verify", str(tmp_path / "out"), "-q", "--workers", "2"])
+    assert peak < MOST, f"verify: {peak / MIB:,.0f} MiB"
 
 
 @pytest.mark.soak
