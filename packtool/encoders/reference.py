@@ -66,6 +66,8 @@ class Reference:
     def _encoded(self, encode: Callable[..., list[Encoding]], texts: Sequence[str]) -> list[Encoding]:
         try:
             return encode(texts, add_special_tokens=False)
-        except Exception as error:
-            # The library raises plain Exception for whatever the model cannot do.
+        except BaseException as error:
+            # The library raises plain Exception for whatever the model cannot do; a panic of Rust is none.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise BadData(f"{self._path}: cannot encode the texts: {' '.join(str(error).split())[:200]}") from None
