@@ -60,6 +60,10 @@ class Holder:
         return _start_time(self.pid) != self.started
 
 
+class _Starting(InUse):
+    """The lock file is being written, or was left half written by a process that was killed just then."""
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path`` for the length of the block; its folder is made if it is not there.
@@ -67,7 +71,14 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         InUse: another run holds it; the message names its process and host and says how to clear it.
     """
-    with _held(path, _acquire(path, Holder.of_this_process())):
+    here = Holder.of_this_process()
+    while True:
+        try:
+            handle = _acquire(path, here)
+            break
+        except _Starting:
+            time.sleep(_POLL_SECONDS)  # not for long: it is soon read, or old enough to be stale
+    with _held(path, handle):
         yield
 
 
@@ -144,7 +155,7 @@ def _clear_if_stale(path: Path, here: Holder) -> None:
         except (ValueError, TypeError, OverflowError):
             # Being written at this moment, or cut short by a crash: old enough, it is stale.
             if age < TOUCH_SECONDS:
-                raise InUse(f"{path.parent.parent}: another run is starting here; try again in a moment") from None
+                raise _Starting(f"{path.parent.parent}: another run is starting here; try again in a moment") from None
             gone = True
         if not gone:
             raise InUse(
