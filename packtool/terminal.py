@@ -529,7 +529,8 @@ def print_isolation(report: "IsolationReport") -> None:
         shown.print(Text(f"          {name:<13}{told}"))
     for part in textwrap.wrap(printable(report.cause), WIDTH - 10):
         shown.print(Text(f"          {part}", style="red"))
-    verdict = {True: "keeps documents apart", False: "LEAKS between documents", None: "cannot be judged"}
+    wrong = "LEAKS between documents" if report.leaks else "changes documents by what is beside them"
+    verdict = {True: "keeps documents apart", False: wrong, None: "cannot be judged"}
     agree = "" if report.ok or report.isolates is not True else ", but does not train as on documents alone"
     shown.print()
     shown.print(f"{printable(report.model)}: {verdict[report.isolates]}{agree}")

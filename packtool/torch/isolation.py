@@ -4,55 +4,44 @@ Gives a report with a verdict, what leaked into what, and the likely cause. Trus
 number: it compares numbers, and says "cannot tell" where the comparison could not have shown a leak.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from packtool.contract import IGNORED
-from packtool.errors import PacktoolError
+from packtool.errors import Misuse, PacktoolError
 from packtool.torch.causes import difference_cause, leak_cause
+from packtool.torch.influence import Influence, Leak, find_influence, largest_when_open
+from packtool.torch.losses import compare_gradients, compare_losses, summed_loss
 from packtool.torch.trial import (
     Forward,
-    Leak,
-    Segment,
     Trial,
     attention_of,
     difference,
-    find_leaks,
-    first_line,
     forward_of,
-    logits_of,
     precision,
     read_batch,
-    run,
+    takes_no_dense_mask,
     undisturbed,
 )
 
-MOST_PERTURBED = 8
-"""So many segments are changed, one at a time, to see who notices; all are compared with themselves alone."""
-
 # Changing other tokens leaves the shapes as they are, so an isolated segment comes out the same to the last bit, but
-# for layers that sort tokens of the whole row (experts). In units of the dtype's precision, of the largest logit:
-_NOISE = 16
-_MOST_NOISE = 0.02
-# Packed and alone have other shapes, hence other orders of summation, and errors grow with depth.
-_ALONE_NOISE = 512
-_MOST_ALONE_NOISE = 0.1
-# A difference to alone that is no rounding is of the size of a leak.
-_SHARE_OF_CONTROL = 0.01
+# for layers that sort tokens of the whole row (experts), which then round otherwise. So much is let pass, in units of
+# the dtype's precision, of the largest logit, and never more than this share of what a leak looks like:
+_ROUNDING = 16
+_FAINT = 1e-3
+# Packed and alone have other shapes, hence other orders of summation, and errors grow with depth. What lies below is
+# rounding, and what a segment is moved by beyond is none; in half precision neither can be said so sharply.
+_DEEP_ROUNDING = 512
+_MOST_DEEP_ROUNDING = 0.1
+_SHARE_OF_LEAK = 0.01
+_HALF_SHARE_OF_LEAK = 0.5
+# The control must stand out: from what was seen without it, and from rounding.
 _CONTROL_FACTOR = 5
-"""The control must stand out from the noise by it."""
-_LOSS_TOLERANCE = 1e-4
-_GRADIENT_TOLERANCE = 1e-3
-_HALF_TOLERANCE = 0.05
-"""For losses and gradients in float16 and bfloat16."""
-_MOST_PARAMETERS = 2**28
-"""In a larger model gradients are compared for vectors alone (norms and biases), which every layer has."""
+_MOST_IN_CONTROL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +55,21 @@ class IsolationReport:
     largest_difference: float
     """The largest |packed logits - logits of the segment alone|."""
     influence: float
-    """The largest change of a logit when another segment's tokens are changed."""
+    """The largest change of a logit when other segments' tokens are changed."""
     control: float
     """The same under a mask of ones, where segments do see each other: how a leak of this model looks."""
     tolerance: float
-    """An influence above it is a leak."""
+    """An influence up to it is rounding."""
     leaks: tuple[Leak, ...]
-    """The largest first."""
+    """Those above it, the largest first."""
     loss: float | None
     """Of the packed batch, as the model computes it; None without labels."""
     loss_alone: float | None
     """The mean over all trained tokens of the losses of each segment alone."""
     losses_agree: bool | None
+    """None: without labels, or see ``loss_note``."""
+    loss_note: str
+    """Why there is nothing to say of losses, where that is not for want of labels."""
     gradient_difference: float | None
     """The largest difference between the gradients of the packed batch and of its segments alone, relative to the
     largest gradient; None without labels, or where the attention has no backward here."""
@@ -97,12 +89,15 @@ class IsolationReport:
     """Where the segments' lengths came from: ``seq_lengths``, ``cu_seq_lens_q`` or ``position_ids``."""
     unused: tuple[str, ...]
     """Keys of the batch that the model's forward does not take."""
+    weights: str = ""
+    """Empty if they are the model's own; else which of them are random."""
 
     @property
     def ok(self) -> bool:
         """Isolated, with the losses and gradients of the documents alone as far as they could be compared."""
         agree = self.losses_agree is not False and self.gradients_agree is not False
-        return self.isolates is True and agree and not self.label_fault
+        trains = self.loss is not None or not self.loss_note
+        return self.isolates is True and agree and trains and not self.label_fault
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain values, under the names above, and ``ok``."""
@@ -113,7 +108,8 @@ class IsolationReport:
         }
 
     def __str__(self) -> str:
-        verdict = {True: "isolates", False: "LEAKS", None: "cannot tell"}[self.isolates]
+        wrong = "LEAKS" if self.leaks else "does not isolate"
+        verdict = {True: "isolates", False: wrong, None: "cannot tell"}[self.isolates]
         what = f"{self.model}{', ' + self.attention if self.attention else ''}, {self.dtype}"
         text = f"{verdict}: {what}: {self.segments} segments, largest difference {self.largest_difference:.1e}"
         text += f", a leak would show as {self.control:.1e}" if self.isolates else ""
@@ -121,13 +117,18 @@ class IsolationReport:
 
 
 def check_isolation(
-    model: nn.Module, batch: Mapping[str, Any], *, seq_lengths: Sequence[int] | Tensor | None = None
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    *,
+    seq_lengths: Sequence[int] | Tensor | None = None,
+    longest: int | None = None,
 ) -> IsolationReport:
     """Find out whether ``model`` keeps the segments of ``batch`` apart.
 
-    Each segment's logits are compared with those of the segment alone; the tokens of one segment after the other are
-    replaced, and the others' logits must not move; loss and gradients are compared with those of the segments alone. As
-    a positive control the same model must be seen leaking under a mask of ones, else the verdict is None.
+    Each segment's logits are compared with those of the segment alone; the tokens of segments are replaced, one after
+    the other (of more than 8, many at once, so that every pair is looked at), and the others' logits must not move;
+    loss and gradients are compared with those of the segments alone. As a positive control the same model must be seen
+    leaking under a mask of ones, else the verdict is None. It is None, too, for what could be rounding or a leak.
 
     The model runs in evaluation mode and in float32; where its kernel refuses that, and where the model is none of
     transformers' (it may choose its kernel by the dtype), in its own dtype. It is left as it was.
@@ -138,29 +139,35 @@ def check_isolation(
             ``labels``, ``attention_mask``, the varlen keys, ``seq_idx``, ``use_cache`` and others it passes.
         seq_lengths: the length of each segment, row after row, none across two rows. By default the batch's own
             ``seq_lengths``, or its ``cu_seq_lens_q``, or else the restarts of its ``position_ids``.
+        longest: the longest segment of the whole dataset, where the batch holds beginnings of segments only: nor
+            may the others move when a segment reaches such positions.
 
     Raises:
-        Misuse: the batch does not say where its segments are, or they do not fit it.
+        Misuse: the batch does not say where its segments are, or they do not fit it; or it has a mask that would
+            crash the attention.
         PacktoolError: the model does not run on the batch.
     """
     given, boundaries, unused = read_batch(model, batch, seq_lengths)
+    if given.mask is not None and given.mask.dim() == 4 and takes_no_dense_mask(model):
+        raise Misuse("check_isolation: flex_attention takes no 4-D attention_mask and may crash on one; leave it out")
     with undisturbed(model), precision(model, given) as dtype:
         forward = forward_of(model)
-        seen = _look(model, given, forward, dtype)
+        seen = _look(model, given, forward, dtype, longest)
         isolates, cause = _verdict(model, given, forward, seen)
-        loss = _compare_losses(model, given, seen, dtype)
-        gradients = _compare_gradients(model, given, dtype)
+        loss = compare_losses(model, given, seen.loss_alone, dtype)
+        gradients = compare_gradients(model, given, dtype)
         return IsolationReport(
             isolates=isolates,
-            cause=cause or loss.fault or gradients.fault,
+            cause=cause or loss.fault or gradients.fault or (loss.note if loss.packed is None else ""),
             largest_difference=seen.alone,
-            influence=seen.influence,
+            influence=seen.influence.largest,
             control=seen.control,
             tolerance=seen.tolerance,
-            leaks=seen.leaks,
+            leaks=tuple(each for each in seen.influence.leaks if each.difference > seen.tolerance),
             loss=loss.packed,
             loss_alone=loss.alone,
             losses_agree=loss.agree,
+            loss_note=loss.note,
             gradient_difference=gradients.difference,
             gradients_agree=gradients.agree,
             gradient_note=gradients.note,
@@ -183,60 +190,125 @@ class _Evidence:
     """What the logits say."""
 
     finite: bool
-    tolerance: float
-    """A larger influence is a leak."""
-    leaks: tuple[Leak, ...]
-    """Above the tolerance, the largest first."""
-    influence: float
+    exact: bool
+    """In float32, where rounding is far below what a leak looks like."""
+    scale: float
+    """The largest logit."""
+    step: float
+    """The precision of the dtype, relative to 1."""
+    noise: float
+    """How far equal passes may differ."""
+    influence: Influence
+    by_position: float
+    """The largest change when one segment reaches the positions of the longest."""
     control: float
     alone: float
     """The largest difference between a segment in the pack and alone."""
-    alone_tolerance: float
     loss_alone: float
     """Summed over the trained tokens of all segments."""
 
+    @property
+    def tolerance(self) -> float:
+        """A movement up to it is rounding."""
+        return self.noise + min(_ROUNDING * self.step * self.scale, _FAINT * self.control)
 
-def _look(model: nn.Module, given: Trial, forward: Forward, dtype: torch.dtype) -> _Evidence:
+    def is_proven(self, moved: float) -> bool:
+        """Whether a movement above the tolerance cannot be rounding either.
+
+        Where nothing moves backward, nothing rounds. Else rounding is of the size of what does; or it is deep
+        rounding, which in half precision can be as large as a leak.
+        """
+        deep = min(_DEEP_ROUNDING * self.step * self.scale, _HALF_SHARE_OF_LEAK * max(self.control, self.scale / 10))
+        return moved > 10 * max(self.influence.backward - self.noise, 0.0) or moved > self.noise + deep
+
+    @property
+    def alone_close(self) -> float:
+        """A difference to alone up to it is rounding."""
+        deep = min(_DEEP_ROUNDING * self.step, _MOST_DEEP_ROUNDING) * self.scale
+        return deep if self.exact else min(deep, _HALF_SHARE_OF_LEAK * self.control)
+
+    @property
+    def alone_far(self) -> float:
+        """A larger one is none."""
+        deep = min(_DEEP_ROUNDING * self.step, _MOST_DEEP_ROUNDING) * self.scale
+        return max(deep, (_SHARE_OF_LEAK if self.exact else _HALF_SHARE_OF_LEAK) * self.control)
+
+    @property
+    def control_needed(self) -> float:
+        """A leak must be larger under the control to be seen."""
+        seen = max(self.noise, self.influence.largest)
+        return _CONTROL_FACTOR * max(seen, min(_ROUNDING * self.step, _MOST_IN_CONTROL / _CONTROL_FACTOR) * self.scale)
+
+
+def _look(model: nn.Module, given: Trial, forward: Forward, dtype: torch.dtype, longest: int | None) -> _Evidence:
     packed = forward(given)
     if packed.shape[:2] != given.ids.shape:
         raise PacktoolError(f"the logits have shape {tuple(packed.shape)}; expected one row of them for each token")
-    step = torch.finfo(packed.dtype if packed.dtype.itemsize < dtype.itemsize else dtype).eps
-    scale = float(packed.abs().max())
-    repeated = difference(packed, forward(given))
-    tolerance = min(_NOISE * step, _MOST_NOISE) * scale + 4 * repeated
-
-    moved = find_leaks(forward, given, packed, _spread(given.segments))
-    control = _control(model, forward, given)
+    coarser = packed.dtype if packed.dtype.itemsize < dtype.itemsize else dtype
     alone, loss = 0.0, 0.0
     for segment in given.segments:
         single = given.alone(segment)
         logits = forward(single)
         alone = max(alone, difference(packed[segment.place], logits[0]))
         if single.labels is not None:
-            loss += float(_summed_loss(logits, single.labels))
+            loss += float(summed_loss(logits, single.labels))
     return _Evidence(
         finite=bool(torch.isfinite(packed).all()),
-        tolerance=tolerance,
-        leaks=tuple(sorted((each for each in moved if each.difference > tolerance), key=lambda each: -each.difference)),
-        influence=max((each.difference for each in moved), default=0.0),
-        control=control,
+        exact=coarser.itemsize >= torch.float32.itemsize,
+        scale=float(packed.abs().max()),
+        step=torch.finfo(coarser).eps,
+        noise=4 * difference(packed, forward(given)),
+        influence=find_influence(forward, given, packed),
+        by_position=_by_position(model, given, forward, packed, longest),
+        control=largest_when_open(model, forward, given),
         alone=alone,
-        alone_tolerance=max(min(_ALONE_NOISE * step, _MOST_ALONE_NOISE) * scale, _SHARE_OF_CONTROL * control),
         loss_alone=loss,
     )
+
+
+def _by_position(model: nn.Module, given: Trial, forward: Forward, packed: Tensor, longest: int | None) -> float:
+    """How far segments move when the longest one reaches positions up to ``longest`` - 1."""
+    reaching = max(given.segments, key=lambda each: each.stop - each.start)
+    length = reaching.stop - reaching.start
+    if longest is None or given.positions is None or longest <= length or length < 2:
+        return 0.0
+    try:
+        logits = forward(given.with_position_reached(reaching, longest - 1))
+    except PacktoolError as error:
+        raise PacktoolError(
+            f"{type(model).__name__} does not take position {longest - 1:,}, which the longest segment has: {error}"
+        ) from error
+    others = (each for each in given.segments if each is not reaching)
+    return max((difference(logits[each.place], packed[each.place]) for each in others), default=0.0)
 
 
 def _verdict(model: nn.Module, given: Trial, forward: Forward, seen: _Evidence) -> tuple[bool | None, str]:
     """Whether the segments are isolated, and if not so, why."""
     if not seen.finite:
         return None, "the logits are not finite, so nothing can be compared"
-    if seen.leaks:
-        return False, leak_cause(model, forward, given, seen.leaks[0], seen.tolerance)
-    if seen.alone > seen.alone_tolerance:
+    moved = seen.influence.largest
+    if moved > seen.tolerance:
+        if seen.is_proven(moved) or seen.alone > seen.alone_far:
+            return False, leak_cause(model, forward, given, seen.influence.leaks[0], seen.tolerance)
+        return None, (
+            f"changing a segment moves others by {moved:.1e}, in both directions: more than nothing, and no more than "
+            f"rounding may where layers sort the tokens of a whole row (experts); {_advice(seen)}"
+        )
+    if seen.by_position > seen.tolerance and seen.is_proven(seen.by_position):
+        return False, (
+            "segments beside one as long as the dataset's longest come out otherwise: something depends on the "
+            "largest position in the row (rotary positions that scale with it)"
+        )
+    if seen.alone > seen.alone_far:
         return False, difference_cause(given)
+    if seen.alone > seen.alone_close or seen.by_position > seen.tolerance:
+        return None, (
+            f"no segment sees another, but one differs by {max(seen.alone, seen.by_position):.1e} from itself alone: "
+            f"more than rounding should, and less than a leak; {_advice(seen)}"
+        )
     if len(given.segments) < 2:
         return None, "the batch has one segment, into which nothing can leak; take one with several"
-    if seen.control <= _CONTROL_FACTOR * seen.tolerance:
+    if seen.control <= seen.control_needed:
         return None, (
             "under a mask of ones, where segments may see each other, no leak is seen either: this check cannot see "
             "one in this model"
@@ -244,165 +316,7 @@ def _verdict(model: nn.Module, given: Trial, forward: Forward, seen: _Evidence) 
     return True, ""
 
 
-def _spread(segments: Sequence[Segment]) -> list[int]:
-    """At most ``MOST_PERTURBED`` of the segments' numbers, evenly spread, the first among them."""
-    count = min(len(segments), MOST_PERTURBED)
-    return [number * len(segments) // count for number in range(count)]
-
-
-def _control(model: nn.Module, forward: Forward, given: Trial) -> float:
-    """The largest influence of one segment on another where they are meant to see each other."""
-    most = 0.0
-    for open_to_all in _controls(model, given):
-        try:
-            packed = forward(open_to_all)
-            leaks = find_leaks(forward, open_to_all, packed, _spread(given.segments))
-        except PacktoolError:
-            continue  # this model does not take such a mask; another control may do
-        most = max((leak.difference for leak in leaks), default=0.0)
-        if most > 0:
-            break
-    return most
-
-
-def _controls(model: nn.Module, given: Trial) -> Iterator[Trial]:
-    """The batch with nothing that would keep segments apart, in the ways that models can be told so."""
-    ones = torch.ones_like(given.ids)
-    bare = replace(given, mask=ones, varlen={}, seq_idx=None)
-    yield bare
-    rows, length = given.ids.shape
-    running = torch.arange(length, device=ones.device).expand(rows, length)
-    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    if isinstance(most, int) and most < length:
-        running = running % most
-    # One segment over everything is what a mask of ones means to a varlen kernel.
-    whole = tuple(Segment(row, 0, length) for row in range(rows))
-    if rows == 1:
-        yield replace(
-            replace(bare, segments=whole, mask=None, positions=running).with_varlen(), segments=given.segments
-        )
-    yield replace(bare, positions=running)
-    yield replace(bare, positions=None)
-
-
-# -- loss and gradients ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Losses:
-    packed: float | None = None
-    alone: float | None = None
-    agree: bool | None = None
-    label_fault: str = ""
-
-    @property
-    def fault(self) -> str:
-        if self.label_fault:
-            return self.label_fault
-        if self.agree is False:
-            return "the loss of the packed batch is not that of its documents alone"
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Gradients:
-    difference: float | None = None
-    agree: bool | None = None
-    note: str = ""
-
-    @property
-    def fault(self) -> str:
-        return "the gradients of the packed batch are not those of its documents alone" if self.agree is False else ""
-
-
-def _summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of one segment, [1, n, V] and [1, n]: each label is predicted from the token before it."""
-    return functional.cross_entropy(logits[0, :-1].float(), labels[0, 1:].long(), ignore_index=IGNORED, reduction="sum")
-
-
-def _trained(given: Trial) -> int:
-    """Labels that something inside their segment predicts."""
-    assert given.labels is not None
-    return sum(int((given.labels[each.place][1:] != IGNORED).sum()) for each in given.segments)
-
-
-def _compare_losses(model: nn.Module, given: Trial, seen: _Evidence, dtype: torch.dtype) -> _Losses:
-    if given.labels is None or not (count := _trained(given)):
-        return _Losses()
-    with torch.no_grad():
-        packed, by_model = _packed_loss(model, given, count)
-    alone = seen.loss_alone / count
-    tolerance = _LOSS_TOLERANCE if dtype == torch.float32 else _HALF_TOLERANCE
-    agree = abs(float(packed) - alone) <= tolerance * max(1.0, abs(alone))
-    return _Losses(float(packed), alone, agree, _label_fault(given) if by_model else "")
-
-
-def _packed_loss(model: nn.Module, given: Trial, count: int) -> tuple[Tensor, bool]:
-    """The mean loss of the packed batch, and whether the model computed it."""
-    assert given.labels is not None
-    output = run(model, given, labels=given.labels)
-    loss = getattr(output, "loss", None)
-    if isinstance(loss, Tensor):
-        return loss, True
-    logits = logits_of(output)
-    sums = [
-        _summed_loss(logits[each.row : each.row + 1, each.start : each.stop], given.labels[each.place][None])
-        for each in given.segments
-    ]
-    return torch.stack(sums).sum() / count, False
-
-
-def _label_fault(given: Trial) -> str:
-    """What is wrong with labels for a model that shifts them itself."""
-    labels = given.labels
-    assert labels is not None
-    starts = [each for each in given.segments if int(labels[each.row, each.start]) != IGNORED]
-    shifted = same = 0
-    for each in given.segments:
-        ids, own = given.ids[each.place], labels[each.place]
-        shifted += int((own[:-1] == ids[1:]).sum())
-        same += int((own == ids).sum())
-    if shifted > same:
-        return "the labels are shifted already, and the model shifts them again; give them unshifted"
-    if starts:
-        return (
-            f"the first token of {len(starts)} segments has a label, which the document before it would have to "
-            f"predict; it must be {IGNORED}"
-        )
-    return ""
-
-
-def _compare_gradients(model: nn.Module, given: Trial, dtype: torch.dtype) -> _Gradients:
-    if given.labels is None or not (count := _trained(given)):
-        return _Gradients()
-    parameters = [each for each in model.parameters() if each.requires_grad and each.is_floating_point()]
-    if sum(each.numel() for each in parameters) > _MOST_PARAMETERS:
-        parameters = [each for each in parameters if each.dim() == 1]
-    if not parameters:
-        return _Gradients(note="no parameter takes gradients")
-    try:
-        with torch.enable_grad():
-            loss, _ = _packed_loss(model, given, count)
-            packed = _gradients(loss, parameters)
-            alone = [torch.zeros_like(each) for each in parameters]
-            for each in given.segments:
-                single = given.alone(each)
-                if single.labels is None or not bool((single.labels[0, 1:] != IGNORED).any()):
-                    continue
-                loss = _summed_loss(logits_of(run(model, single)), single.labels) / count
-                for total, gradient in zip(alone, _gradients(loss, parameters), strict=True):
-                    total += gradient
-    except (RuntimeError, NotImplementedError) as error:
-        # An attention without a backward on this device, or no memory for it.
-        return _Gradients(note=first_line(error))
-    largest = max(float(each.abs().max()) for each in alone)
-    apart = max(difference(a, b) for a, b in zip(packed, alone, strict=True))
-    relative = apart / largest if largest else apart
-    tolerance = _GRADIENT_TOLERANCE if dtype == torch.float32 else _HALF_TOLERANCE
-    return _Gradients(relative, relative <= tolerance)
-
-
-def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """As ``backward`` would add them up, but the parameters' own ``grad`` stays as it is."""
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return [torch.zeros_like(each) if one is None else one for each, one in zip(parameters, found, strict=True)]
+def _advice(seen: _Evidence) -> str:
+    if seen.exact:
+        return "try float64, or compare by hand"
+    return "an attention that takes float32 would tell"

@@ -79,16 +79,27 @@ class Trial:
             single = single.with_seq_idx()
         return single.with_varlen() if self.varlen else single
 
-    def with_other_tokens(self, segment: Segment) -> "Trial":
-        """Every token of the segment replaced by another one that occurs in the batch."""
+    def with_other_tokens(self, *segments: Segment) -> "Trial":
+        """Every token of the segments replaced by another one that occurs in the batch."""
         pool, places = torch.unique(self.ids, return_inverse=True)
         if len(pool) < 2:
             pool = torch.stack([pool[0], torch.where(pool[0] > 0, pool[0] - 1, pool[0] + 1)])
-        generator = torch.Generator().manual_seed(segment.start + 1)
-        steps = torch.randint(1, len(pool), (segment.stop - segment.start,), generator=generator).to(self.ids.device)
         ids = self.ids.clone()
-        ids[segment.place] = pool[(places[segment.place] + steps) % len(pool)].to(ids.dtype)
+        for segment in segments:
+            generator = torch.Generator().manual_seed(segment.start + 1)
+            steps = torch.randint(1, len(pool), (segment.stop - segment.start,), generator=generator)
+            ids[segment.place] = pool[(places[segment.place] + steps.to(ids.device)) % len(pool)].to(ids.dtype)
         return replace(self, ids=ids)
+
+    def with_position_reached(self, segment: Segment, last: int) -> "Trial":
+        """All but the first token of the segment moved to the positions that end with ``last``."""
+        assert self.positions is not None
+        positions = self.positions.expand_as(self.ids).clone()
+        ends = segment.stop - segment.start - 1
+        positions[segment.row, segment.start + 1 : segment.stop] = (
+            torch.arange(last - ends, last, device=positions.device) + 1
+        )
+        return replace(self, positions=positions)
 
     def with_varlen(self) -> "Trial":
         """The four varlen keys of these segments; the batch must be one row."""
@@ -144,8 +155,14 @@ def read_batch(
     if not isinstance(ids, Tensor) or ids.dim() != 2:
         raise Misuse("check_isolation: the batch needs input_ids, a tensor [rows, tokens]")
     positions = values.get("position_ids")
+    for name in ("labels", "position_ids"):
+        given = values.get(name)
+        fits = isinstance(given, Tensor) and given.dim() == 2 and given.shape[-1] == ids.shape[-1]
+        if given is not None and not (fits and given.shape[0] in ({1, len(ids)} if name != "labels" else {len(ids)})):
+            raise Misuse(f"check_isolation: {name} do not fit input_ids, which are of shape {tuple(ids.shape)}")
     own = values.pop("seq_lengths", None)
-    for name in ("doc_ids", "doc_offsets"):
+    # The last one tells a model by how many tokens of the whole optimizer step, other batches included, to divide.
+    for name in ("doc_ids", "doc_offsets", "num_items_in_batch"):
         values.pop(name, None)
     if seq_lengths is not None or own is not None:
         boundaries = "seq_lengths"
@@ -310,38 +327,19 @@ def attention_of(model: nn.Module) -> str:
     return name if isinstance(name, str) else ""
 
 
+def takes_no_dense_mask(model: nn.Module) -> bool:
+    """Whether some attention of the model is flex: given a 4-D mask, torch's writes outside its memory on a CPU."""
+    configs = (getattr(module, "config", None) for module in model.modules())
+    return any(getattr(config, "_attn_implementation", None) == "flex_attention" for config in configs)
+
+
 # -- comparing ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """Changing the tokens of one segment changed the logits of another."""
-
-    source: int
-    """Index of the segment that was changed, in the order of the batch."""
-    target: int
-    """Index of the segment that noticed."""
-    difference: float
-    """The largest change of a logit."""
 
 
 def difference(a: Tensor, b: Tensor) -> float:
     """The largest difference; infinite where only one of the two is a number."""
     apart = (a.float() - b.float()).abs()
     return float(torch.nan_to_num(apart, nan=float("inf")).max()) if apart.numel() else 0.0
-
-
-def find_leaks(forward: Forward, given: Trial, packed: Tensor, sources: Sequence[int]) -> list[Leak]:
-    """How much each other segment noticed of each of ``sources``; pairs that noticed nothing at all are left out."""
-    leaks = []
-    for source in sources:
-        logits = forward(given.with_other_tokens(given.segments[source]))
-        for target, segment in enumerate(given.segments):
-            if target != source:
-                moved = difference(logits[segment.place], packed[segment.place])
-                if moved > 0:
-                    leaks.append(Leak(source, target, moved))
-    return leaks
 
 
 def first_line(error: BaseException) -> str:

@@ -386,6 +386,90 @@ def test_missing_positions_are_named() -> None:
     assert "position_ids are missing" in report.cause
 
 
+def test_what_only_differs_is_not_called_a_leak_between_documents() -> None:
+    assert str(check_isolation(Small(by_row_length), varlen_batch())).startswith("does not isolate: ")
+    assert str(check_isolation(Small(across_documents), varlen_batch())).startswith("LEAKS: ")
+
+
+def test_experts_that_round_otherwise_for_other_tokens_still_isolate(flash: str) -> None:
+    # With a varlen kernel the first control isolates, too, and moves by rounding alone; another one must be tried.
+    options = {**models.SIZES, "num_experts": 4, "num_experts_per_tok": 2}
+    model = models.build(transformers.OlmoeConfig(**options), flash)
+    report = check(model, {**models.varlen_keys(), **NO_CACHE})
+    assert report.ok, report.cause
+    assert report.influence < 1e-4
+    assert report.control > 1
+
+
+@pytest.mark.parametrize("share", [1.0, 1e-3])
+@pytest.mark.parametrize(("source", "target"), [(1, 2), (6, 7), (3, 18), (19, 0), (12, 5)])
+def test_a_leak_between_any_two_of_many_segments_is_found(source: int, target: int, share: float) -> None:
+    def one_pair(x: torch.Tensor, cu_seqlens: torch.Tensor, longest: int) -> torch.Tensor:
+        y = within_documents(x, cu_seqlens, longest)
+        if len(cu_seqlens) > 20:
+            y[cu_seqlens[target]] += share * x[cu_seqlens[source]]
+        return y
+
+    lengths = (3,) * 20
+    batch = {**models.batch(*lengths), **models.varlen_keys(*lengths)}
+    report = check_isolation(Small(one_pair), batch)
+    assert report.isolates is False
+    assert (report.leaks[0].source, report.leaks[0].target) == (source, target)
+
+
+CAUSES: dict[str, tuple[Options, str]] = {
+    "positions that run on": ({"position_ids": torch.arange(22)[None]}, "position_ids do not restart"),
+    "a float mask that lets a little through": (
+        {"attention_mask": torch.zeros(1, 1, 22, 22).masked_fill_(~models.block_mask(), -3.0)},
+        "attention_mask lets tokens of one segment look into another",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(CAUSES))
+def test_the_cause_is_what_alone_mends_the_leak(name: str) -> None:
+    change, cause = CAUSES[name]
+    batch = {**models.batch(), **NO_CACHE, **change}
+    report = check_isolation(models.llama(), batch, seq_lengths=models.LENGTHS)
+    assert report.isolates is False
+    assert report.cause.startswith(cause)
+    assert "seq_idx" not in report.cause
+
+
+def test_offsets_that_are_not_those_of_the_segments_are_the_cause(flash: str) -> None:
+    keys = models.varlen_keys(12, 1, 9)
+    report = check_isolation(models.llama(flash), {**models.batch(), **keys, **NO_CACHE}, seq_lengths=models.LENGTHS)
+    assert report.isolates is False
+    assert report.cause.startswith("the varlen keys are not those of the segments")
+
+
+def test_flex_attention_is_never_given_a_mask_on_which_it_may_crash() -> None:
+    mask = models.as_float(models.block_mask())
+    with pytest.raises(Misuse, match="flex_attention takes no 4-D attention_mask"):
+        check(models.llama("flex_attention"), {**NO_CACHE, "attention_mask": mask})
+    config, options, cause = LEAKING["lfm2"]
+    report = check(models.build(getattr(transformers, config)(**options), "flex_attention"), NO_CACHE)
+    assert report.isolates is False
+    assert cause in report.cause
+
+
+@pytest.mark.parametrize("longest", [22, 100])
+def test_what_depends_on_the_longest_position_is_found_without_a_long_segment(longest: int) -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    scaled = models.llama(max_position_embeddings=30, rope_parameters=rope)
+    batch = {**models.batch(), **NO_CACHE}
+    assert check_isolation(scaled, batch).ok
+    assert check_isolation(models.llama(), batch, longest=longest).ok
+    report = check_isolation(scaled, batch, longest=longest)
+    assert report.isolates is (longest <= 30)
+    assert longest <= 30 or "largest position in the row" in report.cause
+
+
+def test_positions_that_a_model_does_not_have_are_named() -> None:
+    with pytest.raises(PacktoolError, match="GPT2LMHeadModel does not take position 99, which the longest segment"):
+        check_isolation(models.gpt2(), {**models.batch(), **NO_CACHE}, longest=100)
+
+
 # --- labels -----------------------------------------------------------------------------------------------------
 
 
@@ -415,6 +499,22 @@ def test_without_labels_only_logits_are_compared() -> None:
     assert (report.loss, report.losses_agree, report.gradients_agree) == (None, None, None)
 
 
+def test_a_loss_that_cannot_be_computed_is_named_beside_the_verdict() -> None:
+    batch = models.batch()
+    batch["labels"] = batch["labels"].int()  # as they lie in the shards
+    report = check(models.llama(), NO_CACHE, **batch)
+    assert report.isolates is True
+    assert not report.ok
+    assert report.cause.startswith("given labels, the model does not run: RuntimeError")
+    assert report.gradients_agree is None
+    assert (report.loss, report.losses_agree) == (None, None)
+
+
+def test_the_number_of_tokens_of_the_whole_step_does_not_matter() -> None:
+    report = check(models.llama(), {**NO_CACHE, "num_items_in_batch": torch.tensor(36)})
+    assert report.ok, report.cause
+
+
 # --- the model is left as it was; precision ---------------------------------------------------------------------
 
 
@@ -437,7 +537,9 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_kernel_that_refuses_float32_runs_in_half_precision(flash: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def half(flash: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same with a kernel that, as the real one, refuses float32."""
     real = reference_kernel._one
 
     def half_only(q: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -446,14 +548,58 @@ def test_a_kernel_that_refuses_float32_runs_in_half_precision(flash: str, monkey
         return real(q, *rest)
 
     monkeypatch.setattr(reference_kernel, "_one", half_only)
-    for model in (models.llama(flash), models.llama(flash).to(torch.float16)):
+    return flash
+
+
+def test_a_kernel_that_refuses_float32_runs_in_half_precision(half: str) -> None:
+    for model in (models.llama(half), models.llama(half).to(torch.float16)):
         own = model.dtype
         report = check(model, {**models.varlen_keys(), **NO_CACHE})
-        assert report.isolates is True, report.cause
+        assert report.ok, report.cause
+        assert report.influence == 0, "an isolated segment is the same to the last bit"
         assert report.dtype == ("bfloat16" if own == torch.float32 else "float16")
         assert model.dtype == own
         leaking = check(model, NO_CACHE, **models.batch(rows=2))
         assert leaking.isolates is False
+
+
+def test_a_leak_that_half_precision_could_hide_is_found(half: str) -> None:
+    config, options, _ = LEAKING["lfm2"]
+    model = models.build(getattr(transformers, config)(**{**options, "initializer_range": 0.02}), half)
+    report = check(model, {**models.varlen_keys(), **NO_CACHE})
+    assert report.dtype == "bfloat16"
+    assert report.isolates is False
+    assert 0 < report.influence < report.control / 5, "a fraction of what a leak of attention looks like"
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-2, 0.1, 1.0])
+def test_no_leak_in_half_precision_is_called_isolated_however_faint(share: float) -> None:
+    def mean_of_row(x: torch.Tensor, cu_seqlens: torch.Tensor, longest: int) -> torch.Tensor:
+        return within_documents(x, cu_seqlens, longest) + share * x.mean(0)
+
+    report = check_isolation(Small(mean_of_row).to(torch.bfloat16), varlen_batch())
+    assert report.dtype == "bfloat16"
+    assert report.isolates is (False if share == 1 else None)
+    assert share == 1 or "no more than rounding may" in report.cause
+
+
+def test_a_loss_that_is_wrong_by_less_than_half_precision_is_found() -> None:
+    class Scaled(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.model, self.factor = models.llama().to(torch.bfloat16), factor
+
+        def forward(self, **inputs: Any) -> Any:
+            output = self.model(**inputs)
+            output.loss = None if output.loss is None else output.loss * self.factor
+            return output
+
+    batch = {**models.batch(), **NO_CACHE}
+    assert check_isolation(Scaled(1.0), batch).losses_agree
+    report = check_isolation(Scaled(1.01), batch)
+    assert report.dtype == "bfloat16"
+    assert report.losses_agree is False
+    assert not report.ok
 
 
 # --- what is refused --------------------------------------------------------------------------------------------
@@ -477,6 +623,8 @@ REFUSED: dict[str, tuple[Options, str]] = {
     "a row without a batch": ({"input_ids": torch.zeros(22, dtype=torch.long)}, "needs input_ids, a tensor"),
     "no boundaries": ({"position_ids": None}, "nothing says where segments begin"),
     "boundaries that do not fit": ({"seq_lengths": [7, 5]}, "the segments have 12 tokens, but input_ids has 22"),
+    "labels of another length": ({"labels": torch.zeros(1, 21, dtype=torch.long)}, "labels do not fit input_ids"),
+    "positions without rows": ({"position_ids": torch.arange(22)}, "position_ids do not fit input_ids"),
     # What accelerate's dispatch_batches leaves of the offsets.
     "offsets cut to one": (
         {"cu_seq_lens_q": torch.zeros(1, dtype=torch.int32)},
