@@ -102,8 +102,9 @@ class OutputFolder:
             return Standing.FREE
         if not self.path.is_dir():
             raise Misuse(f"{self.path}: exists and is not a folder; choose another name")
-        if self.partial.is_symlink():
-            raise Misuse(f"{self.partial}: a link; remove it, or choose another folder")
+        for path in (self.partial, *(self.partial.iterdir() if self.partial.is_dir() else ())):
+            if path.is_symlink():  # packtool makes none, and would write through it
+                raise Misuse(f"{path}: a link; remove it, or choose another folder")
         if self.is_publishing():
             return Standing.UNFINISHED
         names = sorted(entry.name for entry in self.path.iterdir() if entry.name != PARTIAL_NAME)

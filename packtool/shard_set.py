@@ -100,7 +100,7 @@ class _FinishedShards:
         self._infos = {path.stem: self._read(path.stem) for path in self._folder.glob("*.json")}
         for path in self._ready.iterdir():
             if self._infos.get(path.name) is None:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def find(self, name: str) -> ShardInfo | None:
         return self._infos.get(name)
