@@ -1,4 +1,4 @@
-"""Random damage to every kind of input: a command ends with a code of the documentation and one line, whatever it is."""
+"""Random damage to every kind of input: a command ends with a code of the documentation and one line, whatever."""
 
 import json
 import shutil
