@@ -348,11 +348,14 @@ class SharedOptions(BaseModel):
             Misuse: the file cannot be read, is not TOML, or holds a name or value that does not fit.
         """
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise Misuse(f"{path}: cannot read the config: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             raise Misuse(f"{path}: not TOML: {error}") from None
+        for name, value in values.items():
+            if isinstance(value, dict) and name not in cls.model_fields and name not in cls.passed_over:
+                raise Misuse(f"{path}: options stand at the top of the file, not in a table such as [{name[:60]}]")
         return cls.checked({name: values[name] for name in values if name not in cls.passed_over}, str(path), flags)
 
 

@@ -117,6 +117,10 @@ class Job:
         }
 
 
+_MOST_PADDED = 1 << 24
+"""Tokens in a pack with padding: half a gigabyte of memory for one."""
+
+
 def versions() -> dict[str, str]:
     """Versions of everything the bytes of a dataset depend on."""
     libraries = {name: version(name) for name in ("pyarrow", "tokenizers", "jinja2")}
@@ -141,6 +145,11 @@ def settle(config: PackConfig, recorded: Mapping[str, Any]) -> Job:
         raise Misuse(f"--cache-dir {config.cache_dir}: not a folder; give one, or a name that is free")
     if config.max_bad_records is not None and config.on_bad_record is OnBadRecord.ERROR:
         raise Misuse("--max-bad-records is for bad records that are passed over; give --on-bad-record skip, too")
+    if config.pad and config.max_length > _MOST_PADDED:
+        raise Misuse(
+            f"--pad with --max-length {config.max_length:,}: every pack would be that long, at 30 bytes of memory a "
+            f"token while it is written; pad to {_MOST_PADDED:,} at most, or pack without --pad"
+        )
     tokenizer = find_tokenizer(config.tokenizer)
     found = find_sources(config.sources)
     if not found.sources:

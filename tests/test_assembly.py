@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packtool import assembly
 from packtool.assembly import Fetcher, ShardTask, StoredUnitFiles, assemble, read_units, write_shard, write_units
-from packtool.errors import PacktoolError
+from packtool.errors import Misuse, PacktoolError
 from packtool.packing import STRATEGIES
 from packtool.planning import Plan, make_plan, read_packs
 from packtool.shards import read_batches
@@ -174,3 +174,10 @@ def test_ids_are_fetched_in_the_order_they_lie_on_the_disk(tmp_path: Path, monke
     stretches = [[offset for _, offset in part] for _, part in groupby(places, key=lambda place: place[0])]
     assert len(stretches) == 3, "one unit after the other"
     assert all(offsets == sorted(offsets) for offsets in stretches)
+
+
+def test_padding_to_a_length_that_would_take_the_memory_is_refused(tmp_path: Path) -> None:
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [1, 2, 3]}])
+    with pytest.raises(Misuse, match=r"--pad with --max-length 2,147,483,647: .* pad to 16,777,216 at most"):
+        runs.run(source, tmp_path / "out", max_length=2**31 - 1, pad=True)
+    assert runs.run(source, tmp_path / "out", max_length=2**31 - 1).packs == 1

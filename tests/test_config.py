@@ -320,3 +320,13 @@ def test_whatever_is_given_is_a_config_or_misuse_in_one_line(values: dict[str, A
         assert PackConfig.checked({**NEEDED, **values}).max_length >= 2
         return
     refusal(**values)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_config_and_a_table_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    options = b'sources = "a.jsonl"\noutput = "out"\ntokenizer = "t"\n'
+    path.write_bytes(b"\xef\xbb\xbf" + options)
+    assert PackConfig.from_toml(path, {}).tokenizer == "t"
+    path.write_bytes(b"[pack]\n" + options)
+    with pytest.raises(Misuse, match=r"options stand at the top of the file, not in a table such as \[pack\]"):
+        PackConfig.from_toml(path, {})
