@@ -548,6 +548,8 @@ def _isolation_rows(report: "IsolationReport") -> list[tuple[str, str]]:
         rows.append(("loss", f"{report.loss:.5f} packed, {report.loss_alone:.5f} alone"))
     if report.gradient_difference is not None:
         rows.append(("gradients", f"{report.gradient_difference:.1e} from those of the documents alone"))
+    if report.weights:
+        rows.append(("weights", report.weights))
     return rows
 
 

@@ -200,7 +200,7 @@ class _Evidence:
     """How far equal passes may differ."""
     influence: Influence
     by_position: float
-    """The largest change when one segment reaches the positions of the longest."""
+    """The largest change when the longest segment is at other positions."""
     control: float
     alone: float
     """The largest difference between a segment in the pack and alone."""
@@ -267,19 +267,27 @@ def _look(model: nn.Module, given: Trial, forward: Forward, dtype: torch.dtype, 
 
 
 def _by_position(model: nn.Module, given: Trial, forward: Forward, packed: Tensor, longest: int | None) -> float:
-    """How far segments move when the longest one reaches positions up to ``longest`` - 1."""
-    reaching = max(given.segments, key=lambda each: each.stop - each.start)
-    length = reaching.stop - reaching.start
-    if longest is None or given.positions is None or longest <= length or length < 2:
+    """How far others move when the longest segment has small positions only, or such as one of ``longest`` tokens."""
+    most = max(given.segments, key=lambda each: each.stop - each.start)
+    length = most.stop - most.start
+    if given.positions is None or length < 3:
         return 0.0
-    try:
-        logits = forward(given.with_position_reached(reaching, longest - 1))
-    except PacktoolError as error:
-        raise PacktoolError(
-            f"{type(model).__name__} does not take position {longest - 1:,}, which the longest segment has: {error}"
-        ) from error
-    others = (each for each in given.segments if each is not reaching)
-    return max((difference(logits[each.place], packed[each.place]) for each in others), default=0.0)
+    # Its first token stays where it is, which may be what tells a model of the boundary.
+    reached = torch.arange(length)
+    probes = {1: reached.clamp(max=1)}
+    if longest is not None and longest > length:
+        probes[longest - 1] = torch.where(reached > 0, reached + longest - length, 0)
+    moved = 0.0
+    for last, positions in probes.items():
+        try:
+            logits = forward(given.with_positions_of(most, positions))
+        except PacktoolError as error:
+            raise PacktoolError(
+                f"{type(model).__name__} does not take position {last:,}, which the longest segment has: {error}"
+            ) from error
+        others = (each for each in given.segments if each is not most)
+        moved = max([moved, *(difference(logits[each.place], packed[each.place]) for each in others)])
+    return moved
 
 
 def _verdict(model: nn.Module, given: Trial, forward: Forward, seen: _Evidence) -> tuple[bool | None, str]:
@@ -296,8 +304,8 @@ def _verdict(model: nn.Module, given: Trial, forward: Forward, seen: _Evidence) 
         )
     if seen.by_position > seen.tolerance and seen.is_proven(seen.by_position):
         return False, (
-            "segments beside one as long as the dataset's longest come out otherwise: something depends on the "
-            "largest position in the row (rotary positions that scale with it)"
+            "segments come out otherwise beside a longer one: something depends on the largest position in the row "
+            "(rotary positions that scale with it)"
         )
     if seen.alone > seen.alone_far:
         return False, difference_cause(given)

@@ -6,8 +6,11 @@ model of two layers with random weights, whose attention is the same.
 
 import contextlib
 import copy
+import json
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,13 +27,19 @@ from packtool.torch.trial import first_line
 
 SEGMENTS = 6
 SEGMENT_TOKENS = 64
-"""As much of each segment as is looked at: attention that keeps their beginnings apart keeps their ends apart."""
+"""As much of a segment as is looked at: attention that keeps their beginnings apart keeps their ends apart."""
+LONG_SEGMENT_TOKENS = 512
+"""As much of the longest one, which stands beside the others, unless the model is large."""
+_LARGE = 2**25
+"""Parameters of a model that takes minutes for so many tokens."""
 _PACKS = 64
 """So many packs are searched for segments."""
 _LAYERS = 2
 _VOCABULARY = 2048
 """Of a random model; more than the tokens that are looked at."""
 _EXPERTS = 8
+_MOST_BYTES = 2**31
+"""Of the parameters of a random model; a larger one is made narrower."""
 
 
 def check_dataset(
@@ -39,64 +48,107 @@ def check_dataset(
     """Find out whether the model at ``model_path`` keeps apart what is packed in ``folder``.
 
     Args:
-        folder: a packed dataset; the beginnings of its first segments are used, flattened as ``VarlenCollator`` does,
-            with ``use_cache=False``.
+        folder: a packed dataset; the beginnings of its first segments are used, and more of the longest among them,
+            flattened as ``VarlenCollator`` does, with ``use_cache=False``.
         model_path: a transformers folder with weights in safetensors, or one with a config alone, or a config file.
         attention: transformers' name of an attention implementation (``eager``, ``sdpa``, ``flex_attention``,
             ``flash_attention_2``); by default what transformers chooses.
 
     Raises:
         BadData: there is no dataset, or it has fewer than two segments.
-        Misuse: there is no model, or none that fits.
+        Misuse: there is no model, or none that fits, or one that needs code of its own.
         PacktoolError: transformers is not installed, or the model does not run.
     """
     path = Path(model_path)
     config = _read_config(path)
-    pack = _sample(folder)
-    size = getattr(config, "vocab_size", None)
-    if isinstance(size, int) and int(pack["input_ids"].max()) >= size:
-        raise Misuse(
-            f"{path}: its vocabulary has {size:,} entries, but {folder} holds id {int(pack['input_ids'].max()):,}: "
-            "it was packed with another model's tokenizer"
-        )
+    dataset = PackedDataset(folder)
+    _check_vocabulary(path, config, dataset)
+    beginnings = _beginnings(dataset)
     if _has_weights(path):
-        model = _load(path, attention)
+        model, weights = _load(path, attention)
     else:
-        model = _random(path, config, attention)
+        model, weights = _random(path, config, attention)
+    large = sum(each.numel() for each in model.parameters()) > _LARGE
+    pack = _pack(beginnings, SEGMENT_TOKENS if large else LONG_SEGMENT_TOKENS)
+    if not _has_weights(path):
         # With random weights any tokens do, so a small vocabulary does.
         _, pack["input_ids"] = torch.unique(pack["input_ids"], return_inverse=True)
         pack["labels"] = torch.where(pack["labels"] == IGNORED, IGNORED, pack["input_ids"])
     if torch.cuda.is_available():
         model = model.to("cuda")
-    return check_isolation(model, {**VarlenCollator()([pack]), "use_cache": False})
+    batch = {**VarlenCollator()([pack]), "use_cache": False}
+    longest = dataset.manifest.longest_segment
+    try:
+        report = check_isolation(model, batch, longest=longest)
+    except PacktoolError as error:
+        positions = getattr(config, "max_position_embeddings", None)
+        if isinstance(positions, int) and positions < longest:
+            raise PacktoolError(
+                f"{path}: it has {positions:,} positions, but the longest segment of {folder} has {longest:,} tokens: "
+                f"{error}"
+            ) from error
+        raise
+    return replace(report, weights=weights)
+
+
+def _check_vocabulary(path: Path, config: Any, dataset: PackedDataset) -> None:
+    size, needed = getattr(config, "vocab_size", None), dataset.manifest.tokenizer.vocabulary_size
+    if isinstance(size, int) and size < needed:
+        raise Misuse(
+            f"{path}: its vocabulary has {size:,} entries, but that of {dataset.path} has {needed:,}: "
+            "it was packed with another model's tokenizer, or the model's embeddings were not resized to it"
+        )
 
 
 # -- the packs ---------------------------------------------------------------------------------------------
 
 
-def _sample(folder: str | PathLike[str]) -> dict[str, torch.Tensor]:
-    """The beginnings of a few segments as one pack; of those that train something there, if there are enough."""
-    trained: list[tuple[torch.Tensor, torch.Tensor]] = []
-    others: list[tuple[torch.Tensor, torch.Tensor]] = []
-    dataset = PackedDataset(folder)
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What is looked at of one segment."""
+
+    place: tuple[int, int]
+    """The number of its pack, and its first token there."""
+    ids: torch.Tensor
+    labels: torch.Tensor
+
+    def cut(self, most: int) -> "_Beginning":
+        return replace(self, ids=self.ids[:most], labels=self.labels[:most])
+
+
+def _beginnings(dataset: PackedDataset) -> list[_Beginning]:
+    """Of a few segments, those that train something there if there are enough; the longest one first."""
+    trained: list[_Beginning] = []
+    others: list[_Beginning] = []
+    longest: _Beginning | None = None
     for number in range(min(len(dataset), _PACKS)):
         pack = dataset[number]
         start = 0
         for length, doc_id in zip(pack["seq_lengths"].tolist(), pack["doc_ids"].tolist(), strict=True):
-            part = slice(start, start + min(length, SEGMENT_TOKENS))
+            part = slice(start, start + min(length, LONG_SEGMENT_TOKENS))
+            found = _Beginning((number, start), pack["input_ids"][part], pack["labels"][part])
             start += length
-            if doc_id == PADDING_DOC or len(trained) == SEGMENTS:
+            if doc_id == PADDING_DOC:
                 continue
-            found = pack["input_ids"][part], pack["labels"][part]
-            (trained if bool((found[1] != IGNORED).any()) else others).append(found)
-    segments = trained if len(trained) > 1 else (trained + others)[:SEGMENTS]
-    if len(segments) < 2:
-        raise BadData(f"{folder}: it has one segment, into which nothing can leak")
-    lengths = torch.tensor([len(ids) for ids, _ in segments])
+            if longest is None or len(found.ids) > len(longest.ids):
+                longest = found
+            if len(trained) < SEGMENTS:
+                short = found.cut(SEGMENT_TOKENS)
+                (trained if bool((short.labels != IGNORED).any()) else others).append(short)
+    chosen = trained if len(trained) > 1 else (trained + others)[:SEGMENTS]
+    if longest is None or len(chosen) < 2:
+        raise BadData(f"{dataset.path}: it has one segment, into which nothing can leak")
+    beside = [each for each in chosen if each.place != longest.place]
+    return [longest, *beside[: SEGMENTS - 1]]
+
+
+def _pack(beginnings: list[_Beginning], most: int) -> dict[str, torch.Tensor]:
+    """Them as one pack, none longer than ``most``."""
+    segments = [each.cut(most) for each in beginnings]
     return {
-        "input_ids": torch.cat([ids for ids, _ in segments]),
-        "labels": torch.cat([labels for _, labels in segments]),
-        "seq_lengths": lengths,
+        "input_ids": torch.cat([each.ids for each in segments]),
+        "labels": torch.cat([each.labels for each in segments]),
+        "seq_lengths": torch.tensor([len(each.ids) for each in segments]),
     }
 
 
@@ -135,6 +187,7 @@ def _read_config(path: Path) -> Any:
     if not file.is_file():
         what = "no config.json in it" if path.is_dir() else "no such file or folder"
         raise Misuse(f"{path}: not a local transformers model: {what}")
+    _refuse_own_code(path, file)
     with _quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
@@ -145,44 +198,88 @@ def _read_config(path: Path) -> Any:
     return config
 
 
+def _refuse_own_code(path: Path, file: Path) -> None:
+    """A config may name classes in the folder's own Python files, beside which transformers' class proves nothing."""
+    try:
+        values = json.loads(file.read_bytes())
+    except ValueError:
+        return  # transformers says what is wrong with it
+    parts = [values, *values.values()] if isinstance(values, dict) else []
+    for part in parts:
+        own = part.get("auto_map") if isinstance(part, dict) else None
+        if own:
+            code = own.get("AutoModelForCausalLM") if isinstance(own, dict) else None
+            raise Misuse(
+                f"{path}: its config names code of its own (auto_map: {code or own}), which packtool never runs: load "
+                "the model yourself and call packtool.torch.check_isolation; or, to try the class that transformers "
+                "itself has for it, take auto_map out of a copy of the config"
+            )
+
+
 def _has_weights(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("*.safetensors"))
+    # The index of a sharded model counts: without its shards it is an error, not a model of random weights.
+    return path.is_dir() and any(path.glob("*.safetensors*"))
 
 
-def _load(path: Path, attention: str | None) -> nn.Module:
+def _load(path: Path, attention: str | None) -> tuple[nn.Module, str]:
+    """The model, and what of its weights is random."""
     transformers = _transformers()
     with _quiet(transformers):
         try:
-            model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
                 path,
                 dtype=torch.float32,
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
+                output_loading_info=True,
                 **_attention_option(path, attention),
             )
         except PacktoolError:
             raise
         except Exception as error:
             raise Misuse(f"{path}: transformers cannot load it: {first_line(error)}") from error
-    return model
+    return model, _missing(path, model, info)
 
 
-def _random(path: Path, config: Any, attention: str | None) -> nn.Module:
+def _missing(path: Path, model: nn.Module, info: Mapping[str, Any]) -> str:
+    """Which parameters are in no file, in words; refused where a whole layer is missing, or everything."""
+    names = [name for name, _ in model.named_parameters()]
+    missing = [name for name in names if name in set(info["missing_keys"])]
+    if len(missing) == len(names):
+        raise Misuse(f"{path}: its safetensors hold nothing of a {type(model).__name__}")
+    layers: dict[str, list[bool]] = {}
+    for name in names:
+        if layer := re.match(r".*?\.\d+(?=\.)", name):
+            layers.setdefault(layer[0], []).append(name in missing)
+    if gone := [layer for layer, lost in layers.items() if all(lost)]:
+        raise Misuse(f"{path}: its safetensors lack all of {gone[0]} ({len(gone)} of {len(layers)} layers)")
+    return f"{len(missing)} of {len(names)} tensors are in no file and random" if missing else ""
+
+
+def _random(path: Path, config: Any, attention: str | None) -> tuple[nn.Module, str]:
+    """A small model of the same kind."""
     transformers = _transformers()
+    problem: Exception | None = None
+    option = _attention_option(path, attention)
+
+    def make(small: Any) -> nn.Module:
+        made: nn.Module = transformers.AutoModelForCausalLM.from_config(
+            small, dtype=torch.float32, trust_remote_code=False, **option
+        )
+        return made
+
     with _quiet(transformers), torch.random.fork_rng():
         torch.manual_seed(0)
-        try:
-            model: nn.Module = transformers.AutoModelForCausalLM.from_config(
-                _small(config), dtype=torch.float32, trust_remote_code=False, **_attention_option(path, attention)
-            )
-        except PacktoolError:
-            raise
-        except Exception as error:
-            raise Misuse(
-                f"{path}: transformers cannot make a small model from this config: {first_line(error)}"
-            ) from error
-    return model
+        for small in _candidates(config):
+            try:
+                return make(_narrow(path, small, make)), "random, of a small model made from the config"
+            except PacktoolError:
+                raise
+            except Exception as error:
+                problem = problem or error
+    assert problem is not None
+    raise Misuse(f"{path}: transformers cannot make a small model from this config: {first_line(problem)}") from problem
 
 
 def _attention_option(path: Path, attention: str | None) -> dict[str, str]:
@@ -196,9 +293,39 @@ def _refuse_hub_kernel(path: Path, attention: Any) -> None:
         raise Misuse(f"{path}: attention {attention!r} would be loaded from the hub, which packtool never does")
 
 
-def _small(config: Any) -> Any:
+def _candidates(config: Any) -> Iterator[Any]:
+    """Ever less small configs of the same architecture, for not every one bears every cut."""
+    for layers in (True, False):
+        for token_id in (None, 1):
+            try:
+                small = _small(config, fewer_layers=layers, token_id=token_id)
+            except Exception:  # whatever a config raises at a value that it does not take
+                continue
+            yield small
+    yield config
+
+
+def _small(config: Any, *, fewer_layers: bool = True, token_id: int | None = None) -> Any:
     """The same architecture with two layers, or one of each kind, a small vocabulary and few experts."""
     small = copy.deepcopy(config)
+    if fewer_layers:
+        _cut_layers(small)
+    for name in ("vocab_size", "vocab_size_per_layer_input"):
+        if isinstance(getattr(small, name, None), int):
+            setattr(small, name, _VOCABULARY)
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        setattr(small, name, token_id)
+    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if isinstance(experts := getattr(small, name, None), int) and experts > _EXPERTS:
+            setattr(small, name, _EXPERTS)
+            small.num_experts_per_tok = min(int(getattr(small, "num_experts_per_tok", None) or 2), 2)
+            for group in ("n_group", "topk_group"):
+                if getattr(small, group, None) is not None:
+                    setattr(small, group, 1)
+    return small
+
+
+def _cut_layers(small: Any) -> None:
     count = int(small.num_hidden_layers)
     kinds = getattr(small, "layer_types", None) or []
     chosen = [number for number, kind in enumerate(kinds[:count]) if kind not in kinds[:number]]
@@ -207,14 +334,48 @@ def _small(config: Any) -> Any:
         if isinstance(value, list) and len(value) == count and count > 1:
             setattr(small, name, [value[number] for number in chosen])
     small.num_hidden_layers = len(chosen)
-    small.vocab_size = _VOCABULARY
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        setattr(small, name, None)
-    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if isinstance(experts := getattr(small, name, None), int) and experts > _EXPERTS:
-            setattr(small, name, _EXPERTS)
-            small.num_experts_per_tok = min(int(getattr(small, "num_experts_per_tok", 2)), 2)
-            for group in ("n_group", "topk_group"):
-                if getattr(small, group, None) is not None:
-                    setattr(small, group, 1)
-    return small
+    if getattr(small, "num_kv_shared_layers", None):
+        small.num_kv_shared_layers = 0  # they share those of layers that are cut
+
+
+def _narrow(path: Path, config: Any, make: Callable[[Any], nn.Module]) -> Any:
+    """The config with its widths halved until the model fits; made on no device to see how large it is."""
+
+    def size(of: Any) -> int:
+        with torch.device("meta"):
+            return 4 * sum(each.numel() for each in make(of).parameters())
+
+    full = size(config)
+    # Inner widths first: they have nothing to do with attention. Heads keep their width.
+    for inner in (True, False):
+        while size(config) > _MOST_BYTES and (narrower := _halved(config, inner)) is not None:
+            try:
+                size(narrower)
+            except Exception:
+                break
+            config = narrower
+    if size(config) > _MOST_BYTES:
+        raise Misuse(
+            f"{path}: a small model made from this config takes {full / 2**30:.1f} GiB, more than is made here"
+        )
+    return config
+
+
+def _halved(config: Any, inner: bool) -> Any | None:
+    """With the widths inside feed-forward layers halved, or with half the heads; None where they cannot be."""
+    narrower = copy.deepcopy(config)
+    if inner:
+        names = [name for name in vars(config) if re.search("intermediate_size|ffn", name)]
+    else:
+        names = ["hidden_size", "num_attention_heads", "num_key_value_heads"]
+    changed = False
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+            if value % 2 or (name == "hidden_size" and value < 512) or (inner and value < 512):
+                continue
+            setattr(narrower, name, value // 2)
+            changed = True
+    if not inner and getattr(narrower, "hidden_size", None) == getattr(config, "hidden_size", None):
+        return None
+    return narrower if changed else None

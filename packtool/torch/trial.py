@@ -91,15 +91,13 @@ class Trial:
             ids[segment.place] = pool[(places[segment.place] + steps.to(ids.device)) % len(pool)].to(ids.dtype)
         return replace(self, ids=ids)
 
-    def with_position_reached(self, segment: Segment, last: int) -> "Trial":
-        """All but the first token of the segment moved to the positions that end with ``last``."""
-        assert self.positions is not None
-        positions = self.positions.expand_as(self.ids).clone()
-        ends = segment.stop - segment.start - 1
-        positions[segment.row, segment.start + 1 : segment.stop] = (
-            torch.arange(last - ends, last, device=positions.device) + 1
-        )
-        return replace(self, positions=positions)
+    def with_positions_of(self, segment: Segment, positions: Tensor) -> "Trial":
+        """The segment at other positions, int64 [n], if positions are given at all."""
+        if self.positions is None:
+            return self
+        changed = self.positions.expand_as(self.ids).clone()
+        changed[segment.place] = positions.to(changed)
+        return replace(self, positions=changed)
 
     def with_varlen(self) -> "Trial":
         """The four varlen keys of these segments; the batch must be one row."""

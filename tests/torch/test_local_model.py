@@ -1,6 +1,9 @@
 """``packtool verify OUT --model PATH``: the verdict on the command line; nothing of a model's folder is run."""
 
+import contextlib
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +11,12 @@ import pytest
 import torch
 
 from packtool import cli
-from packtool.errors import BadData, Misuse
-from packtool.torch.local_model import check_dataset
+from packtool.errors import BadData, Misuse, PacktoolError
+from packtool.torch.local_model import _candidates, _narrow, check_dataset
 from tests import dataset_builder
 
 transformers = pytest.importorskip("transformers")
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tests.torch import models  # noqa: E402
 
@@ -112,6 +116,48 @@ def test_from_a_config_alone_two_layers_or_one_of_each_kind_are_made(packed: Pat
     assert seen[0].vocab_size < 50_000
 
 
+def test_the_longest_segment_stands_beside_the_others(tmp_path: Path) -> None:
+    lengths = (5, 9, 300, 7)
+    parts = [dataset_builder.Stretch(dataset_builder.document(n, most), 0, most) for n, most in enumerate(lengths)]
+    dataset_builder.make_dataset(tmp_path / "long", dataset_builder.Recipe(400, [parts]))
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    config = {**SIZES, "max_position_embeddings": 200, "rope_parameters": rope, "initializer_range": 0.02}
+    path = config_only(tmp_path / "dynamic", transformers.LlamaConfig(**config))
+    report = check_dataset(tmp_path / "long", path)
+    assert report.tokens == sum(lengths)
+    assert report.isolates is False
+    assert "largest position in the row" in report.cause
+    plain = config_only(tmp_path / "plain", transformers.LlamaConfig(**SIZES))
+    assert check_dataset(tmp_path / "long", plain).ok
+    short = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=100, vocab_size=4096)
+    with pytest.raises(PacktoolError, match=r"it has 100 positions, but the longest segment of .* has 300 tokens"):
+        check_dataset(tmp_path / "long", config_only(tmp_path / "short", short))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("CwmConfig", {}),  # takes no None for a token's number
+        ("Gemma3nTextConfig", {}),  # its last layers share keys with earlier ones
+        ("LlamaConfig", {"hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128}),
+    ],
+)
+def test_a_small_model_is_made_of_any_config(name: str, options: dict[str, Any]) -> None:
+    made = getattr(transformers, name, None)
+    if made is None:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+
+    def make(config: Any) -> Any:
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+    for small in _candidates(made(**options)):
+        with contextlib.suppress(Exception):  # whatever this config does not bear
+            narrow = _narrow(Path("config.json"), small, make)
+            break
+    with torch.device("meta"):
+        assert sum(each.numel() for each in make(narrow).parameters()) <= 2**29
+
+
 def test_experts_are_made_few(packed: Path, tmp_path: Path) -> None:
     config = transformers.Qwen3MoeConfig(**SIZES, head_dim=8, num_experts=64, moe_intermediate_size=16)
     assert check_dataset(packed, config_only(tmp_path / "moe", config)).ok
@@ -184,19 +230,66 @@ def test_no_code_of_the_folder_runs(packed: Path, tmp_path: Path) -> None:
     for model_type in ("evil", "llama"):
         values = {**transformers.LlamaConfig(**SIZES).to_dict(), "model_type": model_type, "auto_map": names}
         (folder / "config.json").write_text(json.dumps(values))
-        try:
+        # transformers would take its own Llama in silence, of which a verdict says nothing of the folder's class.
+        with pytest.raises(Misuse, match=r"code of its own \(auto_map: modeling_evil.Model\)"):
             check_dataset(packed, folder)
-        except Misuse as error:
-            assert "\n" not in str(error)  # noqa: PT017
-        else:
-            assert model_type == "llama", "transformers' own class serves"
     assert not ran.exists()
+
+
+def without(llama: Path, folder: Path, lost: Callable[[str], bool]) -> Path:
+    """The model with some of its tensors missing."""
+    shutil.copytree(llama, folder)
+    file = folder / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(file).items() if not lost(name)}
+    save_file(kept or {"foo": torch.zeros(3)}, file, metadata={"format": "pt"})
+    return folder
+
+
+def test_what_is_random_of_the_weights_is_said(
+    packed: Path, llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_only(tmp_path / "config", transformers.LlamaConfig(**SIZES))
+    code, shown, _ = verify(capsys, packed, "--model", config)
+    assert code == 0
+    assert "          weights      random, of a small model made from the config\n" in shown
+    assert check_dataset(packed, llama).to_json()["weights"] == ""
+    some = without(llama, tmp_path / "some", lambda name: name in ("lm_head.weight", "model.norm.weight"))
+    assert check_dataset(packed, some).weights == "2 of 21 tensors are in no file and random"
+
+
+def test_weights_of_which_a_layer_or_everything_is_missing_are_refused(
+    packed: Path, llama: Path, tmp_path: Path
+) -> None:
+    layer = without(llama, tmp_path / "layer", lambda name: ".layers.1." in name)
+    with pytest.raises(Misuse, match=r"lack all of model.layers.1 \(1 of 2 layers\)"):
+        check_dataset(packed, layer)
+    with pytest.raises(Misuse, match="hold nothing of a LlamaForCausalLM"):
+        check_dataset(packed, without(llama, tmp_path / "all", lambda _: True))
+    shards = tmp_path / "shards"
+    shutil.copytree(llama, shards)
+    (shards / "model.safetensors").rename(shards / "other.txt")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}
+    (shards / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(Misuse, match="cannot load it"):
+        check_dataset(packed, shards)
+
+
+def test_a_loss_that_fails_is_one_line_beside_the_verdict(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = transformers.GitConfig(
+        vocab_size=4096, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+    )
+    code, shown, error = verify(capsys, packed, "--model", config_only(tmp_path / "git", config), "--quiet")
+    assert code == 1
+    assert "FAIL  isolation" in shown
+    assert not error
 
 
 def test_pickled_weights_are_never_read(packed: Path, tmp_path: Path) -> None:
     path = config_only(tmp_path / "pickled", transformers.LlamaConfig(**SIZES))
     (path / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n(S'false'\ntR.")
-    assert check_dataset(packed, path).ok, "random weights were taken"
+    assert check_dataset(packed, path).weights.startswith("random")
 
 
 @pytest.mark.parametrize("where", ["option", "config"])
