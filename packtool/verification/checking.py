@@ -6,7 +6,6 @@ once; what says something of whole documents goes over sorted files on disk, so 
 
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from os import PathLike
@@ -17,6 +16,7 @@ from packtool.executor import run_in_order
 from packtool.job import Job
 from packtool.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packtool.progress import Listener, Progress, Stage, nobody
+from packtool.scratch import scratch_folder
 from packtool.verification.conservation import (
     Comparison,
     DocumentTally,
@@ -72,6 +72,7 @@ def verify(
     Raises:
         BadData: there is no dataset there at all (no folder, or no manifest in it), or a source may not be read.
         Misuse: a source is not there, or a template is needed.
+        PacktoolError: what is sorted on disk has no room in the folder for temporary files.
     """
     folder = Path(path)
     if sample is not None and (source is None or sample < 1):
@@ -95,8 +96,8 @@ def verify(
         findings["manifest_files"].fault(str(error))
         findings.miss_all_but("the manifest cannot be used", "manifest_files")
         return _report(folder, findings, None, 0, with_source=origin is not None)
-    with tempfile.TemporaryDirectory(prefix="packtool-verify-") as work:
-        return _Verification(folder, manifest, findings, Path(work), origin, workers, on_event).run()
+    with scratch_folder() as work:
+        return _Verification(folder, manifest, findings, work, origin, workers, on_event).run()
 
 
 class _Verification:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packtool.errors import BAD_RECORD_REASONS, LEFT_OUT_REASONS
+from packtool.files import naming
 from packtool.hashing import U64, order_hash
 from packtool.shards import Int64s
 
@@ -75,11 +76,17 @@ class Spill:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held as a run."""
+        """Write what is held as a run.
+
+        Raises:
+            OSError: it cannot be written; the error names the file.
+        """
         if not self._held:
             return
         path = self.folder / f"{self.name}-{len(self.runs):06d}.bin"
-        _sorted(np.concatenate(self._parts), self.order).tofile(path)
+        # Not tofile, whose error has neither number nor file.
+        with naming(path), path.open("wb") as file:
+            file.write(_sorted(np.concatenate(self._parts), self.order).data)
         self.runs.append(path)
         self._parts.clear()
         self._held = 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 
 from packtool import BadData
 from packtool.contract import IGNORED
+from packtool.errors import PacktoolError
 from packtool.manifest import MANIFEST_NAME
 from packtool.progress import Progress
 from packtool.rejects import Reject
+from packtool.scratch import scratch_folder
 from packtool.shards import SCHEMA
 from packtool.verification import CHECKS, Check, VerifyReport, verify
 from tests.dataset_builder import (
@@ -66,6 +69,24 @@ def test_a_sound_dataset_passes_every_check(tmp_path: Path, pad: bool) -> None:
     assert (report.packs, report.segments, report.tokens) == (manifest.packs, manifest.segments, manifest.tokens.out)
     # The hand-made dataset follows no plan, and its manifest names no options to hold it to.
     assert {check.name for check in report.checks if not check.checked} == {"pieces", "packing"}
+
+
+def test_no_room_for_what_is_sorted_is_one_line_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dataset(tmp_path / "ds", sample())
+    (tmp_path / "work").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "work"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, limits[1]))
+    try:
+        with scratch_folder():
+            pass  # there is room for the folder itself
+        with pytest.raises(PacktoolError, match=r"packtool-scratch-.*: File too large; set TMPDIR to a place"):
+            verify(tmp_path / "ds")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 # -- damage to the packs: name of the check, what is done, and a part of the detail --------------------------
