@@ -5,6 +5,7 @@ Boundaries come from ``seq_lengths`` alone. Knows nothing of files, order or ran
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class VarlenCollator:
     """Puts packs together to one batch.
 
     Takes items of ``PackedDataset`` or rows of ``datasets.load_dataset``; each needs ``input_ids``, ``labels`` and
-    ``seq_lengths``. ``position_ids`` follow from the lengths where a row has none.
+    ``seq_lengths``. ``position_ids`` are made of the lengths, whatever a row has.
 
     A batch has ``input_ids``, ``labels``, ``position_ids`` int64 [1, T]; ``cu_seq_lens_q`` and ``cu_seq_lens_k``
     int32 [S+1], the offset of each segment, then T; ``max_length_q`` and ``max_length_k``, Python ints. There is no
@@ -67,12 +68,12 @@ class VarlenCollator:
         """Raises Misuse: an option is out of its range, or two exclude each other."""
         for name in ("pad_to", "pad_to_multiple_of", "max_segments", "max_length"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise Misuse(f"{name} is {value}: at least 1")
+            if value is not None and (not _is_whole(value) or value < 1):
+                raise Misuse(f"{name} is {value!r}: a whole number, at least 1")
         if self.pad_to is not None and self.pad_to_multiple_of is not None:
             raise Misuse("pad_to and pad_to_multiple_of exclude each other: give one of them")
-        if self.pad_id < 0:
-            raise Misuse(f"pad_id is {self.pad_id}: a token of the vocabulary")
+        if not _is_whole(self.pad_id) or self.pad_id < 0:
+            raise Misuse(f"pad_id is {self.pad_id!r}: a token of the vocabulary")
         if self.max_segments is not None and self.max_segments > MOST_SEGMENTS:
             raise Misuse(f"max_segments is {self.max_segments}: one kernel call takes at most {MOST_SEGMENTS}")
         if self.dense and (self.max_segments is not None or self.max_length is not None):
@@ -87,7 +88,9 @@ class VarlenCollator:
             BadData: a pack lacks a column, or its segments do not fit its tokens.
             Misuse: the batch is larger than ``pad_to``, ``max_segments``, ``max_length`` or a kernel allows.
         """
-        if not packs:
+        if isinstance(packs, Mapping):
+            raise Misuse("one pack, or a batch put together already; expected a list of packs")
+        if not len(packs):
             raise Misuse("a batch of no packs")
         rows = [self._shifted(_Row.of(pack)) for pack in packs]
         return self._dense(rows) if self.dense else self._flattened(rows)
@@ -185,6 +188,11 @@ class _Row:
     @classmethod
     def of(cls, pack: Mapping[str, Any]) -> "_Row":
         """A pack with its columns checked against each other."""
+        if not isinstance(pack, Mapping):
+            raise BadData(
+                f"a pack is a dictionary of columns, but this is a {type(pack).__name__}: load the rows as Python, "
+                "numpy or torch, without with_format('arrow') or 'pandas'"
+            )
         lengths = _column(pack, "seq_lengths")
         input_ids = _column(pack, "input_ids")
         labels = _column(pack, "labels")
@@ -193,11 +201,9 @@ class _Row:
                 f"a pack of {len(input_ids)} tokens whose seq_lengths sum to {int(lengths.sum())}, or hold one below "
                 "1: run packtool verify on the dataset"
             )
-        positions = _column(pack, "position_ids") if "position_ids" in pack else _positions(lengths)
-        for name, column in (("labels", labels), ("position_ids", positions)):
-            if len(column) != len(input_ids):
-                raise BadData(f"a pack of {len(input_ids)} tokens with {len(column)} {name}")
-        return cls(input_ids, labels, positions, lengths)
+        if len(labels) != len(input_ids):
+            raise BadData(f"a pack of {len(input_ids)} tokens with {len(labels)} labels")
+        return cls(input_ids, labels, _positions(lengths), lengths)
 
     @classmethod
     def joined(cls, rows: Iterable["_Row"]) -> "_Row":
@@ -224,8 +230,26 @@ def _column(pack: Mapping[str, Any], name: str) -> torch.Tensor:
         )
     values = pack[name]
     if isinstance(values, np.ndarray):
-        values = values.astype(np.int64)  # a copy, for torch warns of arrays that cannot be written
-    return torch.as_tensor(values, dtype=torch.int64)
+        values = values.copy()  # for torch warns of arrays that cannot be written
+    try:
+        column = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise BadData(f"a pack whose {name} are no list of whole numbers, but {_kind(values)}") from None
+    # An empty list has no numbers that could be whole.
+    if column.dim() != 1 or (column.numel() and (column.is_floating_point() or column.dtype == torch.bool)):
+        what = f"of {column.dtype} and shape {list(column.shape)}".replace("torch.", "")
+        raise BadData(f"a pack whose {name} are {what}; expected whole numbers [n], one row a pack")
+    return column.to(torch.int64)
+
+
+def _kind(values: Any) -> str:
+    if isinstance(values, list | tuple) and values:
+        return f"a {type(values).__name__} of {type(values[0]).__name__}"
+    return f"a {type(values).__name__}"
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _positions(lengths: torch.Tensor) -> torch.Tensor:

@@ -263,10 +263,37 @@ def test_lengths_that_do_not_fit_the_tokens_are_refused(lengths: list[int]) -> N
         VarlenCollator()([{**ONE, "seq_lengths": torch.tensor(lengths, dtype=torch.int64)}])
 
 
-@pytest.mark.parametrize("name", ["labels", "position_ids"])
-def test_a_column_of_another_length_is_refused(name: str) -> None:
-    with pytest.raises(BadData, match=f"a pack of 4 tokens with 3 {name}"):
-        VarlenCollator()([{**ONE, name: ONE[name][:3]}])
+def test_labels_of_another_length_are_refused() -> None:
+    with pytest.raises(BadData, match="a pack of 4 tokens with 3 labels"):
+        VarlenCollator()([{**ONE, "labels": ONE["labels"][:3]}])
+
+
+@pytest.mark.parametrize("name", ["input_ids", "labels", "seq_lengths"])
+@pytest.mark.parametrize(
+    "wrong", [None, [None], ["a"], [[1, 2, 3, 4]], [1.0, 2.0, 3.0, 4.0], [True] * 4, torch.ones(1, 4), 4]
+)
+def test_a_column_that_is_no_list_of_whole_numbers_is_refused(name: str, wrong: Any) -> None:
+    with pytest.raises(BadData, match=f"a pack whose {name} are") as caught:
+        VarlenCollator()([{**ONE, name: wrong}])
+    assert "\n" not in str(caught.value)
+
+
+def test_one_pack_without_a_list_is_refused() -> None:
+    with pytest.raises(Misuse, match="expected a list of packs"):
+        VarlenCollator()(ONE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["arrow", "pandas"])
+def test_rows_that_are_no_dictionaries_are_refused(packed: Path, tmp_path: Path, form: str) -> None:
+    rows = datasets.load_dataset(str(packed), split="train", cache_dir=str(tmp_path)).with_format(form)
+    with pytest.raises(BadData, match=r"a pack is a dictionary of columns, but this is a .* without with_format"):
+        VarlenCollator()([rows[0], rows[1]])
+
+
+def test_positions_are_made_of_the_lengths_whatever_a_row_says() -> None:
+    for positions in (torch.arange(4), torch.zeros(2), None):
+        batch = VarlenCollator()([{**ONE, "position_ids": positions}, TWO])
+        assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 0, 1]]
 
 
 def test_a_column_that_a_trainer_dropped_is_named_with_the_setting_that_keeps_it() -> None:
@@ -282,6 +309,8 @@ def test_a_column_that_a_trainer_dropped_is_named_with_the_setting_that_keeps_it
         ({"pad_to": 0}, "pad_to is 0"),
         ({"pad_to_multiple_of": -8}, "pad_to_multiple_of is -8"),
         ({"pad_to": 8, "pad_to_multiple_of": 8}, "exclude each other"),
+        ({"pad_to": 10.5}, "pad_to is 10.5: a whole number"),
+        ({"max_segments": True}, "max_segments is True: a whole number"),
         ({"pad_id": -1}, "pad_id is -1"),
         ({"dense": True, "max_segments": 8}, "varlen keys"),
         ({"dense": True, "max_length": 8}, "varlen keys"),
