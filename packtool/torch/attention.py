@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import torch
@@ -25,6 +26,7 @@ Window = tuple[int, int]
 _FLASH_ATTN = ("flash_attn", "flash_attn_varlen_func")
 _TORCH_VARLEN = ("torch.nn.attention.varlen", "varlen_attn")
 _HALF = (torch.float16, torch.bfloat16)
+_DTYPES = (*_HALF, torch.float32, torch.float64)
 _MAX_HEAD_DIM = 256
 _FIRST_CAPABILITY = (8, 0)
 """Of GPUs that run FlashAttention 2."""
@@ -63,12 +65,13 @@ def varlen_attention(
 
     Raises:
         Misuse: arguments that do not fit together, or a backend that cannot run them. The values of a cu_seqlens are
-            looked at once, not by every layer, and not while a graph is compiled or captured.
+            looked at once, not by every layer, and not while a graph is compiled or captured. A change in place by
+            torch is noticed; one through ``.data`` or a numpy array of the same memory is not.
     """
     _check_tensors(q, k, v)
     _check_offsets(cu_seqlens, q, max_seqlen)
-    if window is not None and window < 1:
-        raise Misuse(f"varlen_attention: window is {window}; at least 1, the token itself, or None")
+    if window is not None and (not _is_whole(window) or window < 1):
+        raise Misuse(f"varlen_attention: window is {window}; a whole number, at least 1, the token itself, or None")
     call = _Call(q, k, v, cu_seqlens, max_seqlen, causal, window, scale)
     chosen = choose_backend(q, window) if backend == "auto" else backend
     if chosen == "sdpa":
@@ -251,10 +254,15 @@ _last_checked: tuple[weakref.ref[Tensor] | None, _Facts | None] = (None, None)
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise Misuse(f"varlen_attention: {name} is a {type(tensor).__name__}; expected a tensor")
         if tensor.dim() != 3:
             raise Misuse(f"varlen_attention: {name} has shape {_shape(tensor)}; expected (T, heads, head_dim)")
-        if not tensor.is_floating_point():
-            raise Misuse(f"varlen_attention: {name} is {_name(tensor.dtype)}; expected a floating point dtype")
+        if tensor.dtype not in _DTYPES:
+            raise Misuse(
+                f"varlen_attention: {name} is {_name(tensor.dtype)}; expected a floating point dtype of "
+                f"{', '.join(_name(dtype) for dtype in _DTYPES)}"
+            )
         if tensor.dtype != q.dtype:
             raise Misuse(f"varlen_attention: {name} is {_name(tensor.dtype)}, but q is {_name(q.dtype)}")
         if tensor.device != q.device:
@@ -269,6 +277,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def _check_offsets(cu_seqlens: Tensor, q: Tensor, max_seqlen: Any) -> None:
     global _last_checked
+    if not isinstance(cu_seqlens, Tensor):
+        raise Misuse(f"varlen_attention: cu_seqlens is a {type(cu_seqlens).__name__}; expected a tensor of int32")
     if cu_seqlens.dtype != torch.int32:
         raise Misuse(
             f"varlen_attention: cu_seqlens is {_name(cu_seqlens.dtype)}; expected int32, "
@@ -282,13 +292,15 @@ def _check_offsets(cu_seqlens: Tensor, q: Tensor, max_seqlen: Any) -> None:
         raise Misuse(f"varlen_attention: cu_seqlens is on {cu_seqlens.device}, but q is on {q.device}")
     if isinstance(max_seqlen, Tensor):
         raise Misuse("varlen_attention: max_seqlen is a tensor; expected an int, which costs no wait for the device")
+    if not _is_whole(max_seqlen):
+        raise Misuse(f"varlen_attention: max_seqlen is {max_seqlen}; expected an int")
     if len(cu_seqlens) - 1 > MOST_SEGMENTS:
         raise Misuse(
             f"varlen_attention: {len(cu_seqlens) - 1:,} segments; a kernel takes {MOST_SEGMENTS:,} in one call: "
             "take fewer packs in a batch, or pack with --max-segments"
         )
     # Values lie on the device, and reading them there waits for it.
-    if torch.compiler.is_compiling() or (q.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if cu_seqlens.is_meta or torch.compiler.is_compiling() or (q.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     facts = _Facts(len(q), max_seqlen, 0 if cu_seqlens.is_inference() else cu_seqlens._version)
     known, known_facts = _last_checked
@@ -318,6 +330,10 @@ def _check_values(cu_seqlens: Tensor, tokens: int, max_seqlen: int) -> None:
         )
     if longest > max_seqlen:
         raise Misuse(f"varlen_attention: max_seqlen is {max_seqlen}, but a segment has {longest} tokens")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral | torch.SymInt)
 
 
 def _name(dtype: torch.dtype) -> str:

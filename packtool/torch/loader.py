@@ -3,6 +3,7 @@
 Joins dataset, sampler and collator; the order and what is in a batch are theirs.
 """
 
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import Any
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader
 from packtool.errors import Misuse
 from packtool.torch.collator import Batch, VarlenCollator
 from packtool.torch.dataset import Pack, PackedDataset
-from packtool.torch.sampler import PackSampler
+from packtool.torch.sampler import PackSampler, whole
 
 Collator = Callable[[list[Pack]], Any]
 
@@ -70,6 +71,7 @@ class PackedDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``; nothing happens if it is the present one."""
+        whole("epoch", epoch, 0)
         if epoch != self.epoch:
             self._newest, self._steps = None, 0
             self.sampler.set_epoch(epoch)
@@ -141,12 +143,15 @@ def packed_dataloader(
     if (batch_packs is None) == (batch_tokens is None):
         raise Misuse("give one of batch_packs and batch_tokens")
     if batch_tokens is not None:
+        whole("batch_tokens", batch_tokens)
         batch_packs = batch_tokens // dataset.max_length
         if batch_packs < 1:
             raise Misuse(f"batch_tokens is {batch_tokens}, less than one pack of {dataset.max_length} tokens")
     assert batch_packs is not None
-    if num_workers < 0:
-        raise Misuse(f"num_workers is {num_workers}: at least 0")
+    whole("num_workers", num_workers, 0)
+    starts = multiprocessing.get_all_start_methods()
+    if isinstance(multiprocessing_context, str) and multiprocessing_context not in starts:
+        raise Misuse(f"multiprocessing_context is {multiprocessing_context!r}: here it is one of {', '.join(starts)}")
     sampler = PackSampler(
         dataset,
         batch_packs=batch_packs,

@@ -7,6 +7,7 @@ model of two layers with random weights, whose attention is the same.
 import contextlib
 import copy
 import json
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -59,6 +60,8 @@ def check_dataset(
         Misuse: there is no model, or none that fits, or one that needs code of its own.
         PacktoolError: transformers is not installed, or the model does not run.
     """
+    if not os.fspath(model_path):
+        raise Misuse("--model is empty; give the path of a local transformers model")
     path = Path(model_path)
     config = _read_config(path)
     dataset = PackedDataset(folder)
@@ -79,7 +82,8 @@ def check_dataset(
     batch = {**VarlenCollator()([pack]), "use_cache": False}
     longest = dataset.manifest.longest_segment
     try:
-        report = check_isolation(model, batch, longest=longest)
+        with _quiet(_transformers()):
+            report = check_isolation(model, batch, longest=longest)
     except PacktoolError as error:
         positions = getattr(config, "max_position_embeddings", None)
         if isinstance(positions, int) and positions < longest:
@@ -284,7 +288,12 @@ def _random(path: Path, config: Any, attention: str | None) -> tuple[nn.Module, 
 
 def _attention_option(path: Path, attention: str | None) -> dict[str, str]:
     _refuse_hub_kernel(path, attention)
-    return {} if attention is None else {"attn_implementation": attention}
+    if attention is None:
+        return {}
+    known = ["eager", *(name for name in _transformers().AttentionInterface().valid_keys() if "|" not in name)]
+    if attention not in known:
+        raise Misuse(f"{path}: no attention {attention!r} in transformers; it has {', '.join(dict.fromkeys(known))}")
+    return {"attn_implementation": attention}
 
 
 def _refuse_hub_kernel(path: Path, attention: Any) -> None:

@@ -8,6 +8,7 @@ import heapq
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ Int64s = NDArray[np.int64]
 _log = logging.getLogger("packtool.torch")
 
 _STATE_VERSION = 1
+_LAST_EPOCH = (1 << 62) - 1
 _STATE_TYPES: dict[str, type] = {
     "version": int,
     "dataset": str,
@@ -76,9 +78,12 @@ class PackSampler(Sampler[list[int]]):
             Misuse: an option is out of its range, or the dataset has less than one global batch to drop.
             BadData: a shard's footer is damaged.
         """
+        for name, value in (("rank", rank), ("world_size", world_size)):
+            if value is not None:
+                whole(name, value)
         rank, world_size = _placed(rank, world_size)
-        if batch_packs < 1:
-            raise Misuse(f"batch_packs is {batch_packs}: at least 1")
+        whole("batch_packs", batch_packs, 1)
+        whole("seed", seed)
         self.dataset = dataset
         self.batch_packs = batch_packs
         self.rank = rank
@@ -129,8 +134,9 @@ class PackSampler(Sampler[list[int]]):
 
         Choosing the epoch that already is changes nothing, so a loop may call it after ``load_state_dict``.
         """
-        if epoch < 0:
-            raise Misuse(f"epoch is {epoch}: at least 0")
+        whole("epoch", epoch, 0)
+        if epoch > _LAST_EPOCH:
+            raise Misuse(f"epoch is {epoch}: at most {_LAST_EPOCH}")
         if epoch != self.epoch:
             self.epoch, self.start_step = epoch, 0
 
@@ -183,6 +189,8 @@ class PackSampler(Sampler[list[int]]):
         return [*mine.tolist(), *[BLANK] * (self.batch_packs - len(mine))]
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping):
+            raise Misuse(f"not a state of a PackSampler, but a {type(state).__name__}")
         for name, kind in _STATE_TYPES.items():
             if type(state.get(name)) is not kind:
                 raise Misuse(f"not a state of a PackSampler: {name} is {state.get(name)!r}, expected {kind.__name__}")
@@ -205,7 +213,7 @@ class PackSampler(Sampler[list[int]]):
                 f"({self.batch_packs} packs x {self.world_size} ranks): {fits}"
             )
         whole = consumed % batch == 0 or consumed == len(self.dataset)
-        if state["epoch"] < 0 or not 0 <= consumed <= len(self.dataset) or not whole:
+        if not 0 <= state["epoch"] <= _LAST_EPOCH or not 0 <= consumed <= len(self.dataset) or not whole:
             raise Misuse(f"a damaged state: epoch {state['epoch']}, {consumed} packs of {len(self.dataset)} consumed")
 
 
@@ -265,6 +273,12 @@ def balanced(costs: Int64s, ranks: int, batch_packs: int) -> Int64s:
         if packs + 1 < batch_packs:
             heapq.heappush(open_ranks, (cost + int(costs[pack]), rank, packs + 1))
     return dealt
+
+
+def whole(name: str, value: Any, least: int | None = None) -> None:
+    """Raises Misuse where an option is no whole number, or below the ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+        raise Misuse(f"{name} is {value!r}: a whole number{'' if least is None else f', at least {least}'}")
 
 
 def _placed(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from packtool.errors import Misuse, PacktoolError
 from packtool.torch.attention import block_mask
 
+_NUMBERS = (bool, int, float)
 VARLEN_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
@@ -257,14 +258,30 @@ def logits_of(output: Any) -> Tensor:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, so that nothing is random; every module goes back to its own mode."""
-    modes = [(module, module.training) for module in model.modules()]
+    """Evaluation mode, so that nothing is random; every module goes back to its own mode, numbers and buffers.
+
+    Rotary positions that scale with the row keep their frequencies in a buffer, and the length they are for beside it.
+    """
+    numbers = [
+        (module, {name: value for name, value in vars(module).items() if type(value) in _NUMBERS})
+        for module in model.modules()
+    ]
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     model.eval()
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, values in numbers:
+            vars(module).update(values)
+        with torch.no_grad():
+            for module, name, buffer, copy in buffers:
+                module._buffers[name] = buffer
+                if not torch.equal(buffer, copy):
+                    buffer.copy_(copy)
 
 
 @contextmanager

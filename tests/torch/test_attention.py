@@ -132,6 +132,17 @@ def setting(name: str, change: Callable[[Any], Any]) -> Change:
 REFUSED = {
     "dimensions": (setting("q", lambda q: q[0]), "q has shape (4, 8); expected (T, heads, head_dim)"),
     "integers": (setting("q", lambda q: q.long()), "q is int64; expected a floating point dtype"),
+    "a float that no kernel knows": (
+        setting("q", lambda q: q.to(torch.float8_e4m3fn)),
+        "q is float8_e4m3fn; expected a floating point dtype of float16, bfloat16, float32, float64",
+    ),
+    "no tensor": (setting("v", lambda v: v.tolist()), "v is a list; expected a tensor"),
+    "offsets of a list": (setting("cu_seqlens", lambda c: c.tolist()), "cu_seqlens is a list; expected a tensor"),
+    "offsets of numpy": (setting("cu_seqlens", lambda c: c.numpy()), "cu_seqlens is a ndarray; expected a tensor"),
+    "no max_seqlen": (setting("max_seqlen", lambda _: None), "max_seqlen is None; expected an int"),
+    "a broken max_seqlen": (setting("max_seqlen", lambda _: 7.0), "max_seqlen is 7.0; expected an int"),
+    "a broken window": (setting("window", lambda _: 2.5), "window is 2.5; a whole number"),
+    "a window of two": (setting("window", lambda _: (2, 0)), "window is (2, 0); a whole number"),
     "mixed dtypes": (setting("k", lambda k: k.half()), "k is float16, but q is float32"),
     "k and v differ": (setting("v", lambda v: v[:, :1]), "k has shape (12, 2, 8), but v has (12, 1, 8)"),
     "heads": (lambda a: a.update(k=a["k"][:, :0], v=a["v"][:, :0]), "0 key heads do not divide 4"),

@@ -537,6 +537,19 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_rotary_frequencies_that_scale_with_the_row_are_left_as_they_were() -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    model = models.llama(max_position_embeddings=8, rope_parameters=rope)
+    rotary = model.model.rotary_emb
+    before = {name: value for name, value in vars(rotary).items() if isinstance(value, int)}
+    frequencies = {name: (value, value.clone()) for name, value in rotary.named_buffers()}
+    check(model, NO_CACHE)
+    assert {name: value for name, value in vars(rotary).items() if isinstance(value, int)} == before
+    for name, value in rotary.named_buffers():
+        assert value is frequencies[name][0]
+        assert torch.equal(value, frequencies[name][1])
+
+
 @pytest.fixture
 def half(flash: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same with a kernel that, as the real one, refuses float32."""

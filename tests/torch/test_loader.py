@@ -264,7 +264,9 @@ def test_batch_tokens_are_whole_packs_of_one_rank(packed: Path) -> None:
         ({}, "give one of batch_packs and batch_tokens"),
         ({"batch_packs": 1, "batch_tokens": 32}, "give one of batch_packs and batch_tokens"),
         ({"batch_tokens": 31}, "batch_tokens is 31, less than one pack of 32 tokens"),
+        ({"batch_tokens": 64.0}, "batch_tokens is 64.0: a whole number"),
         ({"batch_packs": 1, "num_workers": -1}, "num_workers is -1"),
+        ({"batch_packs": 1, "multiprocessing_context": "foo"}, "multiprocessing_context is 'foo': here it is one of"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(packed: Path, options: dict[str, Any], message: str) -> None:

@@ -216,9 +216,21 @@ def test_attention_without_a_model_is_misuse(packed: Path, capsys: pytest.Captur
     assert "give --model" in error
 
 
-def test_an_attention_that_is_not_there_is_misuse(packed: Path, llama: Path) -> None:
-    with pytest.raises(Misuse, match="no_such"):
+def test_an_attention_that_is_not_there_is_misuse_and_names_those_that_are(packed: Path, llama: Path) -> None:
+    with pytest.raises(Misuse, match=r"no attention 'no_such' in transformers; it has eager, .*sdpa"):
         check_dataset(packed, llama, "no_such")
+
+
+def test_an_empty_path_is_no_model(packed: Path) -> None:
+    with pytest.raises(Misuse, match="--model is empty"):
+        check_dataset(packed, "")
+
+
+def test_nothing_but_the_verdict_is_said(packed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kinds = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+    path = config_only(tmp_path / "lfm2", transformers.Lfm2Config(**SIZES, **kinds))
+    check_dataset(packed, path)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_no_code_of_the_folder_runs(packed: Path, tmp_path: Path) -> None:

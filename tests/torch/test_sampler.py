@@ -246,6 +246,17 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
     assert sampler.state_dict() == sampler.state_at(0, 0)
 
 
+def test_what_is_no_state_is_refused(dataset: PackedDataset) -> None:
+    with pytest.raises(Misuse, match="not a state of a PackSampler, but a NoneType"):
+        PackSampler(dataset, batch_packs=8).load_state_dict(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "1", 1 << 70])
+def test_what_is_no_epoch_is_refused(dataset: PackedDataset, epoch: Any) -> None:
+    with pytest.raises(Misuse, match="epoch is"):
+        PackSampler(dataset, batch_packs=8).set_epoch(epoch)
+
+
 # -- ranks -------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +278,9 @@ def test_ranks_come_from_the_launcher_unless_given(dataset: PackedDataset, monke
     ("options", "message"),
     [
         ({"batch_packs": 0}, "batch_packs is 0"),
+        ({"batch_packs": 2.0}, "batch_packs is 2.0: a whole number"),
+        ({"batch_packs": 1, "seed": "a"}, "seed is 'a': a whole number"),
+        ({"batch_packs": 1, "rank": 0.0, "world_size": 1}, "rank is 0.0: a whole number"),
         ({"batch_packs": 1, "rank": 0}, "give both or neither"),
         ({"batch_packs": 1, "rank": 2, "world_size": 2}, "rank is 2, world_size 2"),
         ({"batch_packs": 1, "rank": -1, "world_size": 2}, "rank is -1"),
