@@ -23,10 +23,10 @@ from packtool.hashing import order_hash
 from packtool.manifest import REJECTS_NAME, TOKENIZER_FOLDER, Manifest, SourceEntry, listed_file, read_manifest
 from packtool.rejects import read_rejects
 from packtool.shards import (
-    ROW_GROUP_TOKENS,
     Int32s,
     Int64s,
     PackBatch,
+    check_row_group_size,
     check_schema,
     open_shard,
     read_columns,
@@ -35,9 +35,6 @@ from packtool.shards import (
 from packtool.tokenizer import TOKENIZER_FILE, TokenizerFiles, load
 
 Bools = NDArray[np.bool_]
-
-_READABLE_BYTES_PER_TOKEN = 128
-"""Six columns take at most about 30; a row group that says it is larger is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,13 +346,11 @@ def _read_shard(path: Path, file: pq.ParquetFile, max_length: int, first: int, l
     row = 0
     for group in range(file.metadata.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
-        size = file.metadata.row_group(group).total_byte_size
         batch = None
         while left and left[-1] < first + row + rows:
             number = left.pop()
             if batch is None:
-                if size > _READABLE_BYTES_PER_TOKEN * max(ROW_GROUP_TOKENS, rows * max_length):
-                    raise BadData(f"{path}: row group {group} is too large to be one of packs: run packtool verify")
+                check_row_group_size(path, file.metadata, group, max_length)
                 batch = read_row_group(path, file, group, first + row)
             yield _Found(number, path.name, number - first, batch, number - first - row)
         row += rows

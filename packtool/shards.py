@@ -38,6 +38,10 @@ SCHEMA = pa.schema(
         pa.field("doc_offsets", pa.list_(pa.int32())),
     ]
 )
+_READABLE_BYTES_PER_TOKEN = 128
+"""Six columns take at most about 30, decompressed; a row group that says it is larger is not read."""
+_LONGEST_READABLE = 1 << 25
+"""Tokens of a pack, whatever the manifest tells: what is not read cannot fill the memory."""
 MOST_SHARDS = 99_999
 """As many as the five digits of a shard's name can count."""
 SHARD_NAME = re.compile(r"train-(\d{5})-of-(\d{5})\.parquet")
@@ -310,6 +314,28 @@ def read_row_group(path: Path, file: pq.ParquetFile, group: int, first_pack: int
     """
     flat, counts = read_columns(path, file, group, first_pack, SCHEMA.names)
     return PackBatch(**flat, pack_tokens=counts["input_ids"], pack_segments=counts["seq_lengths"])
+
+
+def check_row_group_size(path: Path, footer: pq.FileMetaData, group: int, max_length: int) -> None:
+    """Refuse a row group that is too large to be one of packs, before it is read.
+
+    A pack may be too long, and there may be a few too many, which ``packtool verify`` finds.
+
+    Args:
+        path: the shard, for messages.
+        footer: its footer.
+        group: which row group.
+        max_length: of the dataset, as the manifest says.
+
+    Raises:
+        BadData: it says that it has far more bytes than the tokens of a row group can take.
+    """
+    size = footer.row_group(group).total_byte_size
+    if size > _READABLE_BYTES_PER_TOKEN * max(ROW_GROUP_TOKENS, min(max_length, _LONGEST_READABLE)):
+        raise BadData(
+            f"{path}: row group {group} says it has {size:,} bytes, too many for packs of max_length {max_length:,}; "
+            "do not train on it, pack again"
+        )
 
 
 def read_columns(

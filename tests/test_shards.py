@@ -19,6 +19,7 @@ from packtool.shards import (
     TOKEN_COLUMNS,
     PackBatch,
     ShardWriter,
+    check_row_group_size,
     open_shard,
     read_batches,
     read_columns,
@@ -106,6 +107,25 @@ def test_uneven_lists_are_seen_among_the_columns_that_are_read(tmp_path: Path, n
         assert set(read_columns(path, file, 0, 10, [first])[0]) == {first}
         with pytest.raises(BadData, match=rf"pack 11: {name} has \d entries, {first} has \d"):
             read_columns(path, file, 0, 10, [first, name])
+
+
+def test_a_row_group_that_says_it_is_larger_than_packs_can_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shard"
+    with ShardWriter(path, "x") as writer:
+        writer.write(made([[9] * 100]))
+    footer = open_shard(path).metadata
+    size = footer.row_group(0).total_byte_size
+    check_row_group_size(path, footer, 0, 900)
+    monkeypatch.setattr("packtool.shards.ROW_GROUP_TOKENS", 1)
+    monkeypatch.setattr("packtool.shards._READABLE_BYTES_PER_TOKEN", 1)
+    check_row_group_size(path, footer, 0, size)
+    with pytest.raises(BadData, match=f"row group 0 says it has {size:,} bytes"):
+        check_row_group_size(path, footer, 0, size - 1)
+    monkeypatch.setattr("packtool.shards._LONGEST_READABLE", size - 1)
+    with pytest.raises(BadData, match="pack again"):
+        check_row_group_size(path, footer, 0, 2**31 - 1)
 
 
 def test_reading_a_shard_does_not_load_pandas(tmp_path: Path) -> None:

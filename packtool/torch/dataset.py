@@ -23,7 +23,7 @@ from packtool.contract import IGNORED, PADDING_DOC
 from packtool.errors import BadData
 from packtool.manifest import Manifest, ShardEntry, listed_file, read_manifest
 from packtool.shards import (
-    ROW_GROUP_TOKENS,
+    check_row_group_size,
     check_schema,
     open_shard,
     read_columns,
@@ -41,9 +41,6 @@ CACHED_ROW_GROUPS = 16
 """Row groups kept decoded, of 3 MB each; the sampler shuffles within as many, so that each is read once."""
 
 _COLUMNS = ("input_ids", "labels", "seq_lengths", "doc_ids")
-
-# Six columns take at most about 30 bytes a token, decompressed; what claims far more is not read.
-_READABLE_BYTES_PER_TOKEN = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +192,8 @@ class PackedDataset(Dataset[Pack]):
         for rows in (footer.num_rows, sum(group.num_rows for group in groups)):
             if rows != entry.packs:
                 raise BadData(_other_packs(path, rows, entry.packs))
-        for number, group in enumerate(groups):
-            tokens = max(group.num_rows * self.max_length, ROW_GROUP_TOKENS)
-            if group.total_byte_size > _READABLE_BYTES_PER_TOKEN * tokens:
-                raise BadData(f"{path}: row group {number} is too large to be one of packs: run packtool verify")
+        for number in range(len(groups)):
+            check_row_group_size(path, footer, number, self.max_length)
         return footer
 
     def _read_group(self, shard: int, group: int) -> _RowGroup:

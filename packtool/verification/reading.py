@@ -15,10 +15,10 @@ import numpy as np
 from packtool.errors import BadData
 from packtool.manifest import Manifest, listed_file
 from packtool.shards import (
-    ROW_GROUP_TOKENS,
     Int64s,
     PackBatch,
     PackSums,
+    check_row_group_size,
     check_schema,
     open_shard,
     read_row_group,
@@ -28,11 +28,6 @@ from packtool.shards import (
 from packtool.verification.listing import check_file
 from packtool.verification.report import Bools, Findings
 
-# A pack may be too long, which the check of sums should find; but what would not fit in memory is not read.
-# Six columns take at most about 30 bytes a token, decompressed.
-_READABLE_BYTES_PER_TOKEN = 128
-_LONGEST_READABLE = 1 << 25
-"""Tokens of a pack, whatever max_length the manifest tells."""
 _MOST_PACKS = 1 << 40
 """Of a shard."""
 
@@ -171,8 +166,7 @@ def _row_groups(
         try:
             # The counts of values would say more, but pyarrow ends the process when it is asked for them in a
             # damaged footer.
-            if file.metadata.row_group(group).total_byte_size > _readable_bytes(manifest):
-                raise BadData(f"{path}: row group {group}: too large to be read")
+            check_row_group_size(path, file.metadata, group, manifest.max_length)
             batch = read_row_group(path, file, group, first + row)
             if batch.packs != rows:
                 raise BadData(f"{path}: row group {group} says it has {rows} packs and has {batch.packs}")
@@ -197,10 +191,6 @@ def _row_group_fault(manifest: Manifest, group: Any) -> str:
     if not 1 <= group.num_rows <= most:
         return f"{group.num_rows} packs; expected 1 to {most}"
     return ""
-
-
-def _readable_bytes(manifest: Manifest) -> int:
-    return _READABLE_BYTES_PER_TOKEN * max(ROW_GROUP_TOKENS, min(manifest.max_length, _LONGEST_READABLE))
 
 
 def _one_ahead(parts: Iterator[Part | Unread]) -> Iterator[Part | Unread]:
