@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,6 @@ _READY = "ready"
 _REMOVE = "remove.json"
 _STORE = "store"
 _WORK = ("plan", "units.txt", "shards", _READY)
-
-
-class Standing(Enum):
-    """What an output folder is before a run."""
-
-    FREE = auto()
-    UNFINISHED = auto()
-    FINISHED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +81,30 @@ class OutputFolder:
                     except OSError:
                         pass  # not empty: there is something worth keeping
 
-    def standing(self) -> Standing:
-        """What the folder is now.
+    def is_finished(self) -> bool:
+        """Whether a finished dataset stands here; not while it is being published.
 
         Raises:
-            Misuse: it is something that packtool did not make, by name.
+            Misuse: what stands here is something that packtool did not make, by name.
         """
         if not self.path.exists():
             if self.path.is_symlink():
                 raise Misuse(f"{self.path}: a link to nowhere")
-            return Standing.FREE
+            return False
         if not self.path.is_dir():
             raise Misuse(f"{self.path}: exists and is not a folder; choose another name")
         for path in (self.partial, *(self.partial.iterdir() if self.partial.is_dir() else ())):
             if path.is_symlink():  # packtool makes none, and would write through it
                 raise Misuse(f"{path}: a link; remove it, or choose another folder")
         if self.is_publishing():
-            return Standing.UNFINISHED
+            return False
         names = sorted(entry.name for entry in self.path.iterdir() if entry.name != PARTIAL_NAME)
         if MANIFEST_NAME in names:
-            return Standing.FINISHED
-        if self.is_begun():
-            return Standing.UNFINISHED
-        if names:
+            return True
+        if names and not self.is_begun():
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise Misuse(f"{self.path}: not empty ({shown}) and not a packed dataset; choose another folder")
-        return Standing.FREE
+        return False
 
     def is_begun(self) -> bool:
         """Whether a run was begun here and not ended, perhaps beside a finished dataset that it is to replace."""

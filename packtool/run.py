@@ -16,7 +16,7 @@ from packtool.intake import tokenize
 from packtool.inventory import write_inventory, write_run_file
 from packtool.job import Job, settle
 from packtool.manifest import Manifest
-from packtool.output import OutputFolder, Standing, written_names
+from packtool.output import OutputFolder, written_names
 from packtool.planning import Plan, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
 from packtool.shard_set import write_shards
@@ -39,19 +39,18 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
         BadData: a bad record, a damaged source, too many left out, nothing left to pack (exit code 1).
     """
     output = OutputFolder(config.output)
-    standing = output.standing()
+    finished = output.is_finished()
     job = settle(config, recorded_options(output))
     for warning in job.warnings:
         on_event(Notice(warning, warning=True))
-    if standing is Standing.FINISHED:
+    if finished:
         if not config.overwrite:
             manifest = already_done(job, output, on_event)
             output.tidy(job.command)
             return manifest
         written_names(output.path)  # what cannot be replaced in the end is said before the work
     with output.opened():
-        standing = output.standing()
-        if standing is Standing.FINISHED and not config.overwrite:
+        if output.is_finished() and not config.overwrite:
             raise Misuse(f"{output.path}: another run has just finished here; choose another folder, or --overwrite it")
         if output.is_begun():
             continue_or_refuse(job, output, on_event)

@@ -15,7 +15,7 @@ import datasets
 import pytest
 
 from packtool.errors import Misuse
-from packtool.output import OutputFolder, Standing, publishing_order, removing_order
+from packtool.output import OutputFolder, publishing_order, removing_order
 from packtool.run import pack
 from tests import runs
 
@@ -133,7 +133,7 @@ def test_an_empty_folder_is_free_and_so_is_one_that_is_not_there(tmp_path: Path,
     (tmp_path / "empty2").mkdir()
     for name in ("empty", "deep/er/new", "link"):
         runs.run(source, tmp_path / name)
-        assert OutputFolder(tmp_path / name).standing() is Standing.FINISHED
+        assert OutputFolder(tmp_path / name).is_finished()
 
 
 def test_misuse_found_late_leaves_no_folder(tmp_path: Path, source: Path) -> None:
@@ -491,5 +491,5 @@ def test_a_second_run_is_refused_at_once_and_takes_over_when_the_first_is_dead(
     busy.send_signal(signal.SIGKILL)
     busy.wait()
     runs.run(source, output)
-    assert OutputFolder(output).standing() is Standing.FINISHED
+    assert OutputFolder(output).is_finished()
     assert not (output / ".partial").exists()
