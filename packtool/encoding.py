@@ -166,7 +166,7 @@ class TextEncoder:
 
     def _refuse(self, text: str) -> Never:
         if self._fast is not None:
-            raise differs(self._fast, text)
+            raise differs(text)
         raise BadData(f"{self._path}: the tokenizer gives other tokens with offsets than without; report it")
 
     def _with_ends(self, found: FlatIds, trained: Bools | None, torn: int) -> EncodedDocuments:

@@ -86,8 +86,8 @@ def _read_with(
         accounts = _read(job, store, fast, workers, on_event, chosen)
     except Differs as difference:
         # Put down before anything is encoded again: a run that is killed then and continued must not trust it.
-        store.distrust(fast, difference.told)
-        return None, difference.told
+        store.distrust(fast, str(difference))
+        return None, str(difference)
     return accounts, store.distrusted(fast)  # perhaps by another run, in a store that is shared
 
 

@@ -20,12 +20,7 @@ class Unfit(Exception):
 
 
 class Differs(Exception):
-    """A fast encoder gave other tokens than ``tokenizers``, or none; its arguments are its name and what it did."""
-
-    def __init__(self, encoder: str, told: str) -> None:
-        super().__init__(encoder, told)
-        self.encoder = encoder
-        self.told = told
+    """A fast encoder gave other tokens than ``tokenizers``, or none; its text says what it did."""
 
 
 @lru_cache(maxsize=1)
@@ -58,7 +53,7 @@ class FastEncoder:
         Raises:
             Differs: the library failed, or what it gave is no list of ids for each text.
         """
-        return _guarded(lambda: self._encoded(texts), self._failed)
+        return _guarded(lambda: self._encoded(texts), _failed)
 
     def _encoded(self, texts: Sequence[str]) -> FlatIds:
         raw_ids, raw_bounds = self._encode_batch(list(texts))
@@ -68,9 +63,6 @@ class FastEncoder:
         if len(lengths) != len(texts) or bounds[0] != 0 or bounds[-1] != len(ids) or (lengths < 0).any():
             raise ValueError("gave no list of tokens for each text")
         return FlatIds(ids, lengths.astype(np.int32))
-
-    def _failed(self, error: BaseException) -> Differs:
-        return Differs(self.name, f"it failed on a text: {_one_line(error)}")
 
 
 def _load(files: TokenizerFiles) -> Any:
@@ -95,6 +87,10 @@ def _guarded(work: Callable[[], _Result], told: Callable[[BaseException], Except
         raise
     except BaseException as error:
         raise told(error) from None
+
+
+def _failed(error: BaseException) -> Differs:
+    return Differs(f"it failed on a text: {_one_line(error)}")
 
 
 def _unfit(error: BaseException) -> Unfit:

@@ -92,9 +92,8 @@ def test_whatever_goes_wrong_with_a_text_is_a_difference(
 ) -> None:
     encoder = FastEncoder(find_tokenizer(str(sample_tokenizer)))
     monkeypatch.setattr(encoder, "_encode_batch", batch)
-    with pytest.raises(Differs, match="it failed on a text: ") as caught:
+    with pytest.raises(Differs, match="it failed on a text: "):
         encoder.encode(["a", "b"])
-    assert caught.value.encoder == fast_encoder_name()
 
 
 def test_ctrl_c_stays_ctrl_c(sample_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:

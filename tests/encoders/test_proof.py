@@ -47,8 +47,7 @@ def test_one_wrong_token_of_one_hard_text_is_enough(hard: str) -> None:
     encoder = stub(lambda text, ids: [*ids[:-1], ids[-1] ^ 1] if text == hard else ids)
     with pytest.raises(Differs, match="it gave other tokens than tokenizers for ") as caught:
         Proof(encoder, reference())
-    assert caught.value.encoder == "stub 1"
-    assert ascii(hard[:60])[1:-1] in caught.value.told
+    assert ascii(hard[:60])[1:-1] in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["<|l|>", "<|r|>", "<|w|>", "<|s|>", "</s>"])
