@@ -33,7 +33,7 @@ class Advice:
 
 
 def advise(
-    outcomes: Sequence[Outcome], format: FormatName, default: str, *, whole: bool, sampled: bool = False
+    outcomes: Sequence[Outcome], format: FormatName, default: str, *, chooses_tokens: bool, sampled: bool = False
 ) -> Advice:
     """The outcome to choose: the least harm to documents, then the best fill, then the shortest packs.
 
@@ -41,12 +41,12 @@ def advise(
         outcomes: at least one that is not refused.
         format: of the records.
         default: the strategy that ``pack`` would take by itself, which wins among equals.
-        whole: whether only a part of a document trains (an answer behind its prompt), so that a piece cut off
+        chooses_tokens: whether only a part of a document trains (an answer behind its prompt), so that a piece cut off
             from the rest trains on what it cannot know.
         sampled: whether the outcomes are estimates.
     """
     usable = [outcome for outcome in outcomes if not outcome.refused]
-    if whole:
+    if chooses_tokens:
         kept = [outcome for outcome in usable if outcome.overlong != "split"] or usable
         kept = _about_least(kept, _harmed_share, _WHOLE_SHARE)
     else:
@@ -54,7 +54,7 @@ def advise(
         kept = _about_least(kept, _cut_share, _CUT_SHARE)
     kept = _about_least(kept, lambda outcome: -outcome.fill, _FILL)
     chosen = min(kept, key=lambda each: (each.max_length, each.strategy != default, each.packs))
-    reason = _reason(chosen, usable, _NAMES[format], whole=whole)
+    reason = _reason(chosen, usable, _NAMES[format], chooses_tokens=chooses_tokens)
     flags = f"--strategy {chosen.strategy} --max-length {chosen.max_length}"
     return Advice(chosen.strategy, chosen.max_length, f"{flags}: {'by the sample ' if sampled else ''}{reason}")
 
@@ -76,28 +76,28 @@ def _cut_share(outcome: Outcome) -> float:
     return outcome.documents_cut / outcome.documents
 
 
-def _reason(chosen: Outcome, usable: Sequence[Outcome], name: str, *, whole: bool) -> str:
-    reasons = [_structure(chosen, name, whole=whole)]
+def _reason(chosen: Outcome, usable: Sequence[Outcome], name: str, *, chooses_tokens: bool) -> str:
+    reasons = [_structure(chosen, name, chooses_tokens=chooses_tokens)]
     rest = f"packs are {_percent(chosen.fill)} full"
     if chosen.only_halves:
         rest += f", since most {name} take more than half of one and no packer can pair them"
     reasons.append(rest)
-    if whole and chosen.overlong == "split":
+    if chooses_tokens and chosen.overlong == "split":
         reasons.append("though answers cut off from their prompts train worse")
     longer = max(outcome.max_length for outcome in usable)
-    if whole and _harmed_share(chosen) > 10 * _WHOLE_SHARE and chosen.max_length == longer:
+    if chooses_tokens and _harmed_share(chosen) > 10 * _WHOLE_SHARE and chosen.max_length == longer:
         reasons.append("and a larger --max-length would keep more")
     return ", ".join(reasons)
 
 
-def _structure(chosen: Outcome, name: str, *, whole: bool) -> str:
+def _structure(chosen: Outcome, name: str, *, chooses_tokens: bool) -> str:
     cut, out = chosen.documents_cut, chosen.documents_left_out
     if not cut and not out:
         return f"every one of the {chosen.documents:,} {name} stays whole"
     told = [f"{cut:,} cut"] * bool(cut) + [f"{out:,} left out"] * bool(out)
     everything = chosen.documents + out
     kept = f"{_percent((chosen.documents - cut) / everything)} of the {everything:,} {name} stay whole"
-    if whole:
+    if chooses_tokens:
         return f"{kept} ({' and '.join(told)}, the fewest here)"
     lost = f"{chosen.tokens_lost:,} tokens are lost" if chosen.tokens_lost else "no token is lost"
     return f"{kept} ({' and '.join(told)}), {lost}"

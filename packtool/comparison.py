@@ -91,7 +91,7 @@ def plan(config: PlanConfig, on_event: Listener = nobody) -> Comparison:
             outcomes,
             job.shape.format,
             default_strategy(job.shape),
-            whole=job.shape.chooses_tokens,
+            chooses_tokens=job.shape.chooses_tokens,
             sampled=sample is not None,
         ),
     )
@@ -165,7 +165,9 @@ def _outcome(rules: PlanRules, accounts: ReadingAccounts, made: Plan) -> Outcome
     """What ``pack`` would make of a plan; numbers of 0 where it would stop instead."""
     refusal = accounts.refusal_of(made, rules)
     if refusal is not None:
-        return Outcome.refusing(rules.strategy.name, rules.max_length, rules.overlong, refusal)
+        return Outcome(
+            strategy=rules.strategy.name, max_length=rules.max_length, overlong=rules.overlong, refused=refusal
+        )
     counts = made.counts
     cost = sum(length * length * count for length, count in counts.segment_lengths.items())
     room = made.packs * rules.max_length

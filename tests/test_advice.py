@@ -35,11 +35,11 @@ def outcome(strategy: str, max_length: int, *, fill: float, cut: int = 0, out: i
 
 
 def of_chats(*outcomes: Outcome) -> Advice:
-    return advise(outcomes, FormatName.MESSAGES, "bfd", whole=True)
+    return advise(outcomes, FormatName.MESSAGES, "bfd", chooses_tokens=True)
 
 
 def of_text(*outcomes: Outcome) -> Advice:
-    return advise(outcomes, FormatName.TEXT, "bfd_split", whole=False)
+    return advise(outcomes, FormatName.TEXT, "bfd_split", chooses_tokens=False)
 
 
 def chosen(advice: Advice) -> tuple[str, int]:
@@ -98,7 +98,7 @@ def test_text_loses_no_tokens_and_is_cut_where_it_has_to_be() -> None:
 
 
 def test_what_is_refused_is_never_advised_and_no_share_is_rounded_up() -> None:
-    refused = Outcome.refusing("bfd", 1024, "error", "a.jsonl:1: overlong")
+    refused = Outcome(strategy="bfd", max_length=1024, overlong="error", refused="a.jsonl:1: overlong")
     advice = of_chats(refused, outcome("bfd", 2048, fill=0.99999))
     assert chosen(advice) == ("bfd", 2048)
     assert "every one of the 10,000 conversations stays whole, packs are 99.9 % full" in advice.text
@@ -107,7 +107,7 @@ def test_what_is_refused_is_never_advised_and_no_share_is_rounded_up() -> None:
 @pytest.mark.parametrize("format", [name for name in FormatName if name is not FormatName.AUTO])
 def test_packs_that_nothing_can_fill_are_explained_in_one_sentence(format: FormatName) -> None:
     halves = replace(outcome("bfd", 2048, fill=0.6), only_halves=True)
-    text = advise([halves], format, "bfd", whole=True).text
+    text = advise([halves], format, "bfd", chooses_tokens=True).text
     assert "packs are 60 % full, since most" in text
     assert "\n" not in text
     assert not text.endswith(".")
