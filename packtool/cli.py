@@ -14,7 +14,7 @@ import typer.main
 
 from packtool import __version__
 from packtool.errors import BadData, Misuse, PacktoolError
-from packtool.stopping import pass_over_signals, stop_on_signals, told
+from packtool.stopping import pass_over_signals, stop_message, stop_on_signals
 
 if TYPE_CHECKING:
     from packtool.config import SharedOptions
@@ -436,7 +436,7 @@ def _exit_code(arguments: list[str]) -> int:
         _print_error(str(error))
         return error.exit_code
     except KeyboardInterrupt as stopped:
-        message, code = told(stopped, _goes_on(arguments))
+        message, code = stop_message(stopped, _goes_on(arguments))
         _print_error(message)
         return code
     except BrokenPipeError:

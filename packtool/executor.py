@@ -16,6 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
+from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Self, TypeVar
 
@@ -131,8 +132,7 @@ class Workers:
         pool, self._pool = self._pool, None
         if pool is None:
             return
-        # The pool's own record of its processes is the only list of those that are ours to stop.
-        processes = list((getattr(pool, "_processes", None) or {}).values())
+        processes = _processes_of(pool)
         if kill:
             for process in processes:
                 process.kill()
@@ -157,10 +157,15 @@ def _starting() -> Iterator[None]:
         raise PacktoolError(f"no worker process can be started: {error.strerror or error}; {_AGAIN}") from None
 
 
+def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
+    # The pool's own record of its processes is the only list of those that are ours to stop and to ask.
+    return list((getattr(pool, "_processes", None) or {}).values())
+
+
 def _ending(pool: ProcessPoolExecutor) -> str:
     """How the first worker that ended, ended."""
     # The pool ends the others with SIGTERM, which they do not hear; the kernel's memory killer sends SIGKILL.
-    processes = list((getattr(pool, "_processes", None) or {}).values())
+    processes = _processes_of(pool)
     code = None
     for _ in range(20):
         # The pool asks for it in another thread at the same time, and only one of the two is told at once.

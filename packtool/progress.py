@@ -26,7 +26,7 @@ class Progress:
     total: int | None
     """In the unit of ``done``; None where nobody can know before the end."""
     unit: str
-    """"bytes", "documents", "packs" or "tokens"."""
+    """What is counted: "records", "bytes", "plans", "documents", "tokens" or "packs"."""
     tokens: int
     """Tokens this stage has handled so far."""
 

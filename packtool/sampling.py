@@ -125,12 +125,12 @@ def estimate(sample: Sample, rules: PlanRules) -> Estimate:
     gain = fill - sum(each.fill(room) for each in halves) / 2
     tighter = max(0.0, gain) / (2**0.5 - 1) * (1 - (sampled / population) ** 0.5)
     # Where no more documents fit into the last pack, it is one, however empty.
-    unfilled = whole.open * (population / sampled - 1)
-    loosest = max(0.0, fill * packs / (packs + unfilled + 1) - fill_error)
+    emptiness = whole.unfilled * (population / sampled - 1)
+    loosest = max(0.0, fill * packs / (packs + emptiness + 1) - fill_error)
     tightest = min(1.0, fill + fill_error + tighter)
     fewest = packs * (fill / (fill + tighter) if fill else 1.0) - packs_error
     return Estimate(
-        packs, Interval(max(0.0, fewest), packs + packs_error + unfilled), fill, Interval(loosest, tightest)
+        packs, Interval(max(0.0, fewest), packs + packs_error + emptiness), fill, Interval(loosest, tightest)
     )
 
 
@@ -145,7 +145,7 @@ class _Packed:
     packs: float
     """The last one counts as far as it is full: with more documents it would be."""
     tokens: int
-    open: float
+    unfilled: float
     """How far the last one is empty, from 0 to 1."""
 
     def fill(self, max_length: int) -> float:
@@ -168,8 +168,8 @@ def _packed(documents: UnitDocuments, rules: PlanRules) -> _Packed:
         tokens = tokens[np.add.reduceat(trained, starts, dtype=np.int64) > 0]
     if not len(tokens):
         return _Packed(0.0, 0, 0.0)
-    open = 1 - float(tokens[-1]) / rules.max_length
-    return _Packed(len(tokens) - open, int(tokens.sum()), open)
+    unfilled = 1 - float(tokens[-1]) / rules.max_length
+    return _Packed(len(tokens) - unfilled, int(tokens.sum()), unfilled)
 
 
 def _only(documents: UnitDocuments, kept: NDArray[np.bool_]) -> UnitDocuments:

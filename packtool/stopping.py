@@ -62,7 +62,7 @@ def pass_over_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def told(stopped: KeyboardInterrupt, goes_on: bool) -> tuple[str, int]:
+def stop_message(stopped: KeyboardInterrupt, goes_on: bool) -> tuple[str, int]:
     """What to say when a command was stopped that goes on where it was, or begins anew, and the exit code."""
     by = f" by {stopped}" if isinstance(stopped, Stopped) and stopped.number != signal.SIGINT else ""
     code = stopped.exit_code if isinstance(stopped, Stopped) else 130
@@ -75,7 +75,7 @@ def _end_in_time(reader: int, heard: frozenset[int], goes_on: bool) -> None:
     threading.Event().wait(SECONDS)
     for child in active_children():
         child.kill()
-    message, code = told(Stopped(number), goes_on)
+    message, code = stop_message(Stopped(number), goes_on)
     shown = "\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else ""  # bars hide the cursor
     try:
         os.write(2, f"{shown}error: {message}\n".encode())
