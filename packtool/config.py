@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from packtool.contract import MOST_SHARDS
 from packtool.errors import Misuse
 
 INT32_MAX = 2**31 - 1
@@ -380,7 +381,7 @@ class PackConfig(SharedOptions):
     """Fill each pack to max_length with one masked segment."""
     shard_tokens: Annotated[Count, Field(ge=1)] | None = None
     """None: 64M; fewer in a small dataset, which then has up to four shards of at least 4M."""
-    shards: Annotated[Count, Field(ge=1, le=99_999)] | None = None
+    shards: Annotated[Count, Field(ge=1, le=MOST_SHARDS)] | None = None
     overwrite: bool = False
 
     @model_validator(mode="after")

@@ -8,3 +8,5 @@ IGNORED = -100
 """The label of a token that carries no loss."""
 PADDING_DOC = -1
 """The doc id of the padding segment."""
+MOST_SHARDS = 99_999
+"""As many as the five digits of a shard's name can count."""

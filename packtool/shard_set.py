@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from packtool.accounts import ReadingAccounts
 from packtool.assembly import ShardTask, StoredUnitFiles, write_shard, write_units
+from packtool.contract import MOST_SHARDS
 from packtool.errors import BadData
 from packtool.executor import Workers
 from packtool.files import sha256_of, write_atomic
@@ -18,7 +19,7 @@ from packtool.job import Job
 from packtool.output import OutputFolder
 from packtool.planning import Plan, cut_shards
 from packtool.progress import Listener, Notice, Progress, Stage
-from packtool.shards import MOST_SHARDS, ShardInfo, row_group_packs, shard_name
+from packtool.shards import ShardInfo, row_group_packs, shard_name
 from packtool.token_store import TokenStore
 
 

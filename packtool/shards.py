@@ -42,8 +42,6 @@ _READABLE_BYTES_PER_TOKEN = 128
 """Six columns take at most about 30, decompressed; a row group that says it is larger is not read."""
 _LONGEST_READABLE = 1 << 25
 """Tokens of a pack, whatever the manifest tells: what is not read cannot fill the memory."""
-MOST_SHARDS = 99_999
-"""As many as the five digits of a shard's name can count."""
 SHARD_NAME = re.compile(r"train-(\d{5})-of-(\d{5})\.parquet")
 
 _KEY_PREFIX = b"packtool."
