@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -280,22 +280,6 @@ def read_sums(path: Path) -> PackSums:
             raise BadData(f"{path}: {(_KEY_PREFIX + key).decode()} does not fit the shard's rows")
         arrays.append(array)
     return PackSums(*arrays)
-
-
-def read_batches(path: Path) -> Iterator[PackBatch]:
-    """The packs of a shard, a row group at a time.
-
-    Raises:
-        BadData: the file is damaged, has other columns or types, or lists that are null or of uneven length
-            (the message names the column and the pack).
-    """
-    file = open_shard(path)
-    check_schema(path, file.schema_arrow)
-    first = 0
-    for group in range(file.metadata.num_row_groups):
-        batch = read_row_group(path, file, group, first)
-        yield batch
-        first += batch.packs
 
 
 def read_row_group(path: Path, file: pq.ParquetFile, group: int, first_pack: int) -> PackBatch:

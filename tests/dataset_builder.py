@@ -39,7 +39,8 @@ from packtool.manifest import (
 from packtool.packing import Histogram as LengthCounts
 from packtool.packing.bounds import whole_bound
 from packtool.rejects import Reject
-from packtool.shards import PackBatch, ShardInfo, ShardWriter, read_batches, row_group_packs, shard_name
+from packtool.shards import PackBatch, ShardInfo, ShardWriter, row_group_packs, shard_name
+from tests import runs
 
 VOCABULARY = 500
 PAD_ID = 3
@@ -366,7 +367,7 @@ def change_shards(folder: Path, change: Callable[[dict[str, list[int]]], None], 
     """Let ``change`` edit the flat columns of one shard, and write it anew, with the sums that then hold."""
     manifest = read_manifest(folder)
     name = manifest.shards[shard].name
-    (batch,) = read_batches(folder / name)
+    (batch,) = runs.batches(folder / name)
     columns = {name: getattr(batch, name).tolist() for name in PackBatch.__dataclass_fields__}
     change(columns)
     write_shard(folder / name, name, [batch_from(columns)], manifest.max_length)
@@ -399,7 +400,7 @@ def remake(folder: Path) -> None:
 def content_digest(path: Path) -> str:
     """The content digest of one shard."""
     digest = hashlib.sha256()
-    for batch in read_batches(path):
+    for batch in runs.batches(path):
         batch.digest_into(digest)
     return digest.hexdigest()
 

@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from packtool.manifest import Manifest
 from packtool.progress import Notice, Progress
 from packtool.readers import cut_units
 from packtool.run import pack
+from packtool.shards import PackBatch, check_schema, open_shard, read_row_group
 
 TOKENIZER = Path(__file__).parent.parent / "sample_data" / "tokenizer"
 COLUMNS = ("input_ids", "labels", "position_ids", "seq_lengths", "doc_ids", "doc_offsets")
@@ -68,6 +69,17 @@ def shards(folder: Path) -> list[Path]:
 def rows(folder: Path) -> list[Row]:
     """Every pack of a dataset, in order, read without packtool."""
     return [row for shard in shards(folder) for row in pq.read_table(shard).to_pylist()]
+
+
+def batches(shard: Path) -> Iterator[PackBatch]:
+    """The packs of a shard as packtool reads them, a row group at a time."""
+    with open_shard(shard) as file:
+        check_schema(shard, file.schema_arrow)
+        first = 0
+        for group in range(file.metadata.num_row_groups):
+            batch = read_row_group(shard, file, group, first)
+            yield batch
+            first += batch.packs
 
 
 def rejects(folder: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from packtool.assembly import Fetcher, ShardTask, StoredUnitFiles, assemble, rea
 from packtool.errors import Misuse, PacktoolError
 from packtool.packing import STRATEGIES
 from packtool.planning import Plan, make_plan, read_packs
-from packtool.shards import read_batches
 from tests import runs
 from tests.stored import StoredRun, stored_run
 from tests.test_planning import Document, in_units, rules
@@ -94,7 +93,7 @@ def test_a_shard_is_the_same_however_its_row_groups_are_fetched(tmp_path: Path) 
         path = tmp_path / f"{row_group}.parquet"
         task = ShardTask(path, "x", plan.folder, tmp_path / "units", 3, plan.packs - 2, row_group, 32, None)
         info = write_shard(task)
-        batches = list(read_batches(path))
+        batches = list(runs.batches(path))
         assert {batch.packs for batch in batches[:-1]} <= {row_group}
         assert info.packs == plan.packs - 5
         made[row_group] = [id for batch in batches for id in batch.input_ids.tolist()]

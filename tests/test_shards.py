@@ -21,11 +21,11 @@ from packtool.shards import (
     ShardWriter,
     check_row_group_size,
     open_shard,
-    read_batches,
     read_columns,
     read_row_group,
 )
 from tests import dataset_builder as builder
+from tests import runs
 
 # Packs, each the lengths of its segments.
 row_groups = st.lists(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=6), min_size=1)
@@ -60,7 +60,7 @@ def test_row_groups_come_back_as_they_were_written(groups: list[list[list[int]]]
         with ShardWriter(path, "x") as writer:
             for packs in groups:
                 writer.write(made(packs))
-        found = list(read_batches(path))
+        found = list(runs.batches(path))
         assert len(found) == len(groups)
         with open_shard(path) as file:
             footer = file.metadata
@@ -133,8 +133,9 @@ def test_reading_a_shard_does_not_load_pandas(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from packtool.shards import read_batches
-print(sum(batch.packs for batch in read_batches(Path({str(tmp_path / "out" / "train-00000-of-00002.parquet")!r}))))
+from packtool.shards import open_shard, read_row_group
+path = Path({str(tmp_path / "out" / "train-00000-of-00002.parquet")!r})
+print(read_row_group(path, open_shard(path), 0, 0).packs)
 print([name for name in ("pandas", "pyarrow.compute", "torch") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
