@@ -1,5 +1,6 @@
 """What can go wrong, as types: the message is one line for the person who reads it, the type is the exit code."""
 
+import re
 from dataclasses import dataclass
 
 
@@ -42,9 +43,20 @@ def printable(text: str) -> str:
     What a terminal would obey or hide stands as an escape: control characters, those that turn the direction of
     writing, those without width, blanks other than the common one, lone surrogates, what is not assigned.
     """
-    if text.isprintable():
+    if is_printable(text):
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(c if is_printable(c) else ascii(c)[1:-1] for c in text)
+
+
+def is_printable(text: str) -> bool:
+    """Whether ``printable`` leaves a text as it is."""
+    return text.isprintable() and (text.isascii() or not _UNSEEN.search(text))
+
+
+# What of Unicode's Default_Ignorable_Code_Point counts as printable in Python, and the braille pattern without a dot.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 BAD_RECORD_REASONS = frozenset(

@@ -19,7 +19,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from packtool.errors import printable
+from packtool.errors import is_printable, printable
 from packtool.manifest import Manifest
 from packtool.packing import Histogram, only_halves
 from packtool.progress import Listener, Notice, Progress, Stage
@@ -558,8 +558,8 @@ def print_json(value: Any) -> None:
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     only_ascii = encoding not in ("utf-8", "utf8")
     text = json.dumps(value, indent=2, ensure_ascii=only_ascii)
-    if not text.replace("\n", "").isprintable():
-        text = "".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in text)
+    if not is_printable(text.replace("\n", "")):
+        text = "".join(c if is_printable(c) or c == "\n" else _json_escape(c) for c in text)
     sys.stdout.write(text + "\n")
 
 

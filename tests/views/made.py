@@ -18,7 +18,8 @@ HOSTILE = [
     "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'too'",
     "right \u202eto left\u202c \u2066isolated\u2069 \u200f\u200e\u061c",
     "nul \x00 del \x7f csi \x9b31m nel \x85 shy \xad",
-    "zero\u200bwidth\u200d\u2060\ufeff and \U000e0041tags",
+    "zero\u200bwidth\u200d\u2060\ufeff and \U000e0041tags, fillers "
+    "\u034f\u115f\u1160\u17b4\u180b\u3164\uffa0, selectors \ufe0f\U000e0100, a blank \u2800",
     "line \u2028 and \u2029 separators\r\nreturn\rtab\tend",
     "a very long line " + "without an end " * 400,
     "unbroken" * 900,
@@ -32,7 +33,8 @@ CONTROLS = {
     *map(chr, range(0x7F, 0xA0)),
     *"\u2028\u2029\u200b\u200c\u200d\u200e\u200f\u061c\u2060\ufeff\xad",
 }
-CONTROLS |= {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A)), *map(chr, range(0xE0000, 0xE0080))}
+CONTROLS |= {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A)), *map(chr, range(0xE0000, 0xE0200))}
+CONTROLS |= {*"\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0", *map(chr, range(0xFE00, 0xFE10))}
 """What may never be written."""
 
 
