@@ -143,6 +143,17 @@ def test_the_command_draws_and_still_prints(tmp_path: Path, packed: DatasetStats
     assert (told.out, told.err) == ("", f"error: --plot {tmp_path / 'a.gif'}: a picture ends in .png or .svg\n")
 
 
+def test_a_picture_may_not_stand_in_a_dataset(tmp_path: Path, packed: DatasetStats, capfd: Any) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(packed.path)
+    for folder in (packed.path, Path(packed.path) / "tokenizer", link):
+        assert cli._exit_code(["stats", str(link), "--plot", str(Path(folder) / "a.svg")]) == 2
+        told = capfd.readouterr()
+        assert told.out == ""
+        assert told.err.endswith("a.svg: in a dataset's folder nothing may stand but the dataset; write it elsewhere\n")
+    assert not list(Path(packed.path).rglob("*.svg"))
+
+
 def test_without_matplotlib_it_says_what_to_install(
     tmp_path: Path, packed: DatasetStats, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
