@@ -157,7 +157,7 @@ def _find_glob(pattern: str, found: _Found) -> None:
     passed_over: list[str] = []
     for match in matches:
         path = Path(match)
-        if path.is_dir():
+        if _is_folder(path):
             if "**" not in pattern:  # with ** the files below match by themselves
                 _find_in_folder(path, found)
         elif reason := _why_not_data(path):
@@ -253,7 +253,7 @@ def _walk(folder: Path, above: tuple[str, ...], passed_over: list[str]) -> Itera
         yield from saved
         return
     for path in entries:
-        if not path.is_dir():
+        if not _is_folder(path):
             if reason := _why_not_data(path):
                 passed_over.append(f"{shown(path)} ({reason})")
             else:
@@ -271,7 +271,19 @@ def _walk(folder: Path, above: tuple[str, ...], passed_over: list[str]) -> Itera
 def _is_packed(folder: Path) -> bool:
     """Whether the folder is a dataset of packtool's, finished or not."""
     manifest = _json(folder / "manifest.json")
-    return (isinstance(manifest, dict) and "format_version" in manifest) or (folder / ".partial").is_dir()
+    return (isinstance(manifest, dict) and "format_version" in manifest) or _is_folder(folder / ".partial")
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder, or a link to one.
+
+    Raises:
+        BadData: that cannot be seen.
+    """
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise BadData(f"{shown(path)}: {error.strerror}") from None
 
 
 def _saved_dataset(folder: Path) -> list[Path] | None:

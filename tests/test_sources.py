@@ -259,6 +259,21 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         find_sources([tmp_path / "a.jsonl"])
 
 
+def test_a_folder_whose_entries_may_not_be_seen_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "d/a.jsonl")
+    is_dir = Path.is_dir
+
+    def refused(path: Path) -> bool:
+        if path.name in ("a.jsonl", ".partial"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    for argument in (tmp_path / "d", tmp_path / "*", tmp_path / "d" / "a*"):
+        with pytest.raises(BadData, match=r"d/(a\.jsonl|\.partial): Permission denied"):
+            find_sources([argument])
+
+
 def test_a_path_for_a_message_is_one_short_line() -> None:
     assert shown("a b é.jsonl") == "a b é.jsonl"
     assert shown("a\nb\x1b\u202e\udcff") == "a\\nb\\x1b\\u202e\\udcff"
