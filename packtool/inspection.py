@@ -4,6 +4,7 @@ Takes a dataset's folder and which packs; knows nothing of terminals. Shows what
 says where it is not what it should be.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from packtool.shards import (
     read_columns,
     read_row_group,
 )
-from packtool.tokenizer import TOKENIZER_FILE, TokenizerFiles, load
+from packtool.tokenizer import KEPT_FILES, TokenizerFiles, load
 
 Bools = NDArray[np.bool_]
 
@@ -178,6 +179,8 @@ class Inspection:
     """The document that was asked for."""
     shown: tuple[ShownPack, ...]
     """The packs that were asked for, in order."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with all of it, a line each; empty if nothing was seen."""
 
     def to_json(self, tokens: bool = False) -> dict[str, Any]:
         """The packs as plain values; with ``tokens`` every token with its id, label, position and text."""
@@ -185,6 +188,7 @@ class Inspection:
             "path": self.path,
             "packs": self.packs,
             "max_length": self.max_length,
+            "faults": list(self.faults),
             "shown": [pack.to_json(tokens) for pack in self.shown],
         }
 
@@ -223,10 +227,10 @@ def show(
         numbers = _drawn(folder, manifest.packs, random, seed)
     else:
         numbers = [_existing(folder, manifest.packs, pack or 0)]
-    decoder = _decoder(folder)
+    decoder, faults = _decoder(folder, manifest)
     sources = _Sources(manifest.sources)
     shown = [_shown(manifest, sources, decoder, found) for found in _read(folder, manifest, numbers)]
-    return Inspection(str(folder), manifest.packs, manifest.max_length, doc, tuple(shown))
+    return Inspection(str(folder), manifest.packs, manifest.max_length, doc, tuple(shown), faults)
 
 
 # -- which packs -------------------------------------------------------------------------------------------
@@ -356,12 +360,23 @@ def _read_shard(path: Path, file: pq.ParquetFile, max_length: int, first: int, l
         row += rows
 
 
-def _decoder(folder: Path) -> Decoder:
-    name = f"{TOKENIZER_FOLDER}/{TOKENIZER_FILE}"
+def _decoder(folder: Path, manifest: Manifest) -> tuple[Decoder, tuple[str, ...]]:
+    """The tokenizer in the folder, and what is wrong where it is not the one that was used."""
+    names = [f"{TOKENIZER_FOLDER}/{name}" for name in KEPT_FILES]
+    there = [name for name in names if name == names[0] or os.path.lexists(folder / name)]
+    files = TokenizerFiles(names[0], tuple(listed_file(folder, name) for name in there))
     try:
-        return Decoder(load(TokenizerFiles(name, (listed_file(folder, name),))))
+        decoder, digest = Decoder(load(files)), files.digest
     except Misuse as error:
         raise BadData(str(error)) from None
+    except OSError as error:
+        raise BadData(f"{folder / TOKENIZER_FOLDER}: cannot be read: {error.strerror}") from None
+    if digest == manifest.tokenizer.digest:
+        return decoder, ()
+    told = (
+        f"{folder / TOKENIZER_FOLDER} is not the tokenizer that was used, so what is shown may not be what was packed"
+    )
+    return decoder, (told,)
 
 
 # -- what is in them ---------------------------------------------------------------------------------------

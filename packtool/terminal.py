@@ -5,6 +5,7 @@ Everything fits 80 columns and is safe to print whatever the data holds.
 
 import json
 import math
+import os
 import sys
 import textwrap
 import time
@@ -69,9 +70,9 @@ class _Console(Console):
 
 
 def console(*, error: bool = False) -> Console:
-    """A console that never styles what is not meant to be styled, and at most 80 columns wide off a terminal."""
+    """A console that never styles what is not meant to be styled; off a terminal as wide as COLUMNS says, or 80."""
     made = _Console(stderr=error, highlight=False, markup=False, soft_wrap=True)
-    if not made.is_terminal:
+    if not made.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         made.width = WIDTH
     return made
 

@@ -156,6 +156,21 @@ def test_misuse_is_one_line(chats: Path, arguments: list[str], code: int, told: 
     assert told in err
 
 
+def test_lines_are_as_wide_as_the_terminal_or_as_columns_says(
+    chats: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    widths = {None: 80, "40": 40, "3": 40, "100": 100, "999": 120, "wide": 80}
+    for columns, width in widths.items():
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        for view in ([], ["--tokens"], ["--mask"]):
+            lines = call(chats, *view)[1].splitlines()[:-1]  # the last one is a command, to be copied
+            assert max(map(len, lines)) == width, (columns, view)
+    narrow = ESCAPES.sub("", on_a_terminal(chats, COLUMNS="40")).splitlines()[:-1]
+    assert max(map(len, narrow)) == 40
+
+
 def test_a_page_may_not_stand_in_the_dataset(chats: Path, call: Any) -> None:
     code, _, err = call(chats, "--html", chats / "tokenizer" / "x.html")
     assert code == 2

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,9 @@ from packtool.contract import IGNORED
 from packtool.inspection import ShownSegment, show
 from packtool.manifest import read_manifest
 from packtool.tokenizer import find_tokenizer, load
+from packtool.views import lines
+from packtool.views.html import page
+from packtool.views.page import Page
 
 from . import runs, tokenizer_builder
 from .dataset_builder import VOCABULARY, change_manifest, change_shards, make_dataset, sample, with_rows
@@ -49,6 +53,25 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------
+
+
+def test_another_tokenizer_is_told_of_in_every_view(chats: Path, tmp_path: Path) -> None:
+    assert show(chats).faults == ()
+    folder = tmp_path / "out"
+    shutil.copytree(chats, folder)
+    config = json.loads((folder / "tokenizer" / "tokenizer.json").read_text())
+    vocabulary = config["model"]["vocab"]
+    first, second = (name for name, id in vocabulary.items() if id in (300, 301))
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(config))
+    found = show(folder)
+    (fault,) = found.faults
+    assert "tokenizer is not the tokenizer that was used" in fault
+    assert found.to_json()["faults"] == [fault]
+    for tokens, mask in ((False, False), (True, False), (False, True)):
+        told = " ".join(line.plain for line in lines(found, Page(80), tokens=tokens, mask=mask))
+        assert told.count(f"WRONG: {folder}") == 1
+    assert page(found).count(f"WRONG: {folder}") == 1
 
 
 @pytest.mark.parametrize("pad", [False, True])

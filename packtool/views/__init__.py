@@ -11,7 +11,7 @@ from packtool.inspection import Inspection
 from packtool.views import mask as mask_view
 from packtool.views import text as text_view
 from packtool.views import tokens as tokens_view
-from packtool.views.page import MASKED_STYLE, Page
+from packtool.views.page import MASKED_STYLE, Page, wrapped, wrong
 
 
 def lines(inspection: Inspection, page: Page, tokens: bool, mask: bool) -> Iterator[Text]:
@@ -23,11 +23,14 @@ def lines(inspection: Inspection, page: Page, tokens: bool, mask: bool) -> Itera
     elif not mask:
         yield from text_view.legend(page)
         views.append(text_view.pack_text)
+    for fault in inspection.faults:
+        yield Text()
+        yield from wrong(page, fault)
     for pack in inspection.shown:
         for view in views:
             yield Text()
             yield from view(page, inspection, pack)
     yield Text()
     others = [name for name, given in (("--tokens", tokens), ("--mask", mask)) if not given]
-    yield Text(f"more: {', '.join([*others, '--random 3', '--html FILE.html'])}", style=MASKED_STYLE)
+    yield from wrapped(f"more: {', '.join([*others, '--random 3', '--html FILE.html'])}", page, MASKED_STYLE)
     yield Text(f"check everything: packtool verify {page.text(inspection.path)}", style=MASKED_STYLE)

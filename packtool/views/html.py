@@ -51,6 +51,7 @@ def page(inspection: Inspection) -> str:
             f"<title>{_text(inspection.path)}</title>\n<style>{_STYLE}</style></head><body>\n",
             f"<h1>{_text(inspection.path)}</h1>\n<p>{packs}, of at most {inspection.max_length:,} tokens each. ",
             "Check all of it with <code>packtool verify</code>.</p>\n",
+            *(f'<p class="fault">WRONG: {_text(fault)}</p>\n' for fault in inspection.faults),
             *_legend(),
             *(part for pack in inspection.shown for part in _pack(pack, inspection.doc_id)),
             "</body></html>\n",

@@ -17,7 +17,8 @@ from packtool.terminal import percent
 
 WIDEST = 120
 """Cells of a line at most, however wide the terminal is."""
-NARROWEST = 60
+NARROWEST = 40
+"""On a narrower terminal lines are broken."""
 
 TRAINED_STYLE = "bold green"
 MASKED_STYLE = "dim"
@@ -125,7 +126,12 @@ def segment_header(page: Page, segment: ShownSegment) -> Iterator[Text]:
     facts.append(f"{segment.trained_tokens:,} train" if segment.trained_tokens else "none train")
     yield from wrapped(", ".join(facts), page)
     for fault in segment.faults:
-        yield from wrapped(f"WRONG: {fault}", page, FAULT_STYLE)
+        yield from wrong(page, fault)
+
+
+def wrong(page: Page, fault: str) -> Iterator[Text]:
+    """What is not as it should be."""
+    yield from wrapped(f"WRONG: {fault}", page, FAULT_STYLE)
 
 
 def _rule(glyph: str, label: str, width: int, style: str) -> Text:
@@ -240,17 +246,19 @@ def _with_gaps(segments: Sequence[ShownSegment], kept: list[int]) -> list[ShownS
 
 
 def gap_lines(page: Page, gap: Gap) -> Iterator[Text]:
-    """A line in place of segments."""
+    """What stands in place of segments."""
     which = f"segment {gap.first:,} is" if gap.first == gap.last else f"segments {gap.first:,} to {gap.last:,} are"
-    yield Text(f"{page.glyphs.gap} {which} not shown; see --full", style=NOTE_STYLE)
+    yield from wrapped(f"{page.glyphs.gap} {which} not shown; see --full", page, NOTE_STYLE)
 
 
-def hidden_tokens(page: Page, segment: ShownSegment, start: int, stop: int) -> Text:
-    """A line in place of the tokens [start, stop) of a segment; of a part of one token, where there are none."""
+def hidden_tokens(page: Page, segment: ShownSegment, start: int, stop: int) -> Iterator[Text]:
+    """What stands in place of the tokens [start, stop) of a segment; of a part of one token, where there are none."""
     trained = int(np.count_nonzero(segment.labels[start:stop] != IGNORED))
     count = stop - start
     kind = "" if 0 < trained < count else "trained " if trained else "masked "
     told = f"{count:,} {kind}{'token' if count == 1 else 'tokens'}" if count else "the rest of a token"
     if 0 < trained < count:
         told += f", {trained:,} of them trained,"
-    return Text(f"{' ' * position_digits(segment)} {page.glyphs.gap} {told} not shown; see --full", style=NOTE_STYLE)
+    indent = " " * position_digits(segment)
+    lines = _words(f"{page.glyphs.gap} {told} not shown; see --full", page.width - len(indent) - 1)
+    return (Text(f"{indent} {line}", style=NOTE_STYLE) for line in lines)

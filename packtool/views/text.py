@@ -91,7 +91,7 @@ def _segment(page: Page, segment: ShownSegment, most: int | None) -> Iterator[Te
     for run in runs[:head]:
         yield from _run(page, segment, run, max(room, _FEWEST_LINES_OF_RUN))
     if head < tail:
-        yield hidden_tokens(page, segment, runs[head].start, runs[tail].start)
+        yield from hidden_tokens(page, segment, runs[head].start, runs[tail].start)
     for run in runs[tail:]:
         yield from _run(page, segment, run, max(room, _FEWEST_LINES_OF_RUN))
 
@@ -138,9 +138,9 @@ def _run(page: Page, segment: ShownSegment, run: Run, most: int | None) -> Itera
     yield from (_drawn(page, segment, line) for line in head)
     hidden = tail[0].start if tail else run.stop
     if hidden > head[-1].stop:
-        yield hidden_tokens(page, segment, head[-1].stop, hidden)
+        yield from hidden_tokens(page, segment, head[-1].stop, hidden)
     elif len(begun) > most:
-        yield hidden_tokens(page, segment, hidden, hidden)
+        yield from hidden_tokens(page, segment, hidden, hidden)
     # The line behind a gap says again what it is.
     yield from (_drawn(page, segment, replace(line, named=line is tail[0])) for line in tail)
 
@@ -154,8 +154,11 @@ def _drawn(page: Page, segment: ShownSegment, line: _Line) -> Text:
 
 
 def _padding(page: Page, segment: ShownSegment) -> Iterator[Text]:
-    line = gutter(page, position_digits(segment), int(segment.position_ids[0]), trained=False)
-    yield line.append(f"{shortened(page, segment.texts[0], 40)} x {segment.length:,}", style=NOTE_STYLE)
+    digits = position_digits(segment)
+    line = gutter(page, digits, int(segment.position_ids[0]), trained=False)
+    times = f" x {segment.length:,}"
+    room = max(4, min(40, page.width - gutter_width(digits) - len(times)))
+    yield line.append(f"{shortened(page, segment.texts[0], room)}{times}", style=NOTE_STYLE)
 
 
 def _flow(page: Page, segment: ShownSegment, run: Run, start: int) -> Iterator[_Line]:

@@ -54,7 +54,7 @@ def _run(page: Page, digits: int, segment: ShownSegment, run: Run) -> Iterator[T
         start = stop = run.stop
     yield from (_token(page, digits, segment, run, index) for index in range(run.start, start))
     if start < stop:
-        yield hidden_tokens(page, segment, start, stop)
+        yield from hidden_tokens(page, segment, start, stop)
     yield from (_token(page, digits, segment, run, index) for index in range(stop, run.stop))
 
 
@@ -62,7 +62,7 @@ def _token(page: Page, digits: int, segment: ShownSegment, run: Run, index: int)
     line = gutter(page, digits, int(segment.position_ids[index]), run.trained)
     id, label = int(segment.input_ids[index]), int(segment.labels[index])
     numbers = f"{id:>{_NUMBER}}  {label:>{_NUMBER}}  "
-    room = page.width - gutter_width(digits) - len(numbers) - 2
+    room = max(4, page.width - gutter_width(digits) - len(numbers) - 2)
     line.append(numbers, style="default" if run.trained else MASKED_STYLE)
     line.append(
         f"'{shortened(page, segment.texts[index], room)}'", style=TRAINED_STYLE if run.trained else MASKED_STYLE

@@ -19,7 +19,7 @@ VIEWS = [(False, False), (True, False), (False, True), (True, True)]
 @given(
     segments=st.lists(tokens(), min_size=1, max_size=3),
     padding=st.integers(0, 30),
-    width=st.sampled_from([60, 80, 120]),
+    width=st.sampled_from([40, 41, 60, 80, 120]),
     encoding=st.sampled_from(["utf-8", "ascii", "latin-1"]),
     full=st.booleans(),
     source=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=90),
@@ -43,7 +43,7 @@ def test_cutting_keeps_every_character(text: str, width: int) -> None:
 
 
 def test_a_terminal_of_any_width_gets_a_page_that_can_be_read() -> None:
-    assert [Page.of(width, "utf-8", False).width for width in (10, 80, 300)] == [60, 80, WIDEST]
+    assert [Page.of(width, "utf-8", False).width for width in (10, 40, 80, 300)] == [40, 40, 80, WIDEST]
 
 
 @pytest.mark.parametrize(

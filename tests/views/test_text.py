@@ -37,7 +37,7 @@ def read_back(shown: list[str], page: Page) -> list[list[tuple[int, bool, str]]]
     return segments
 
 
-@given(segments=st.lists(tokens(), min_size=1, max_size=3), width=st.sampled_from([60, 80, 120]))
+@given(segments=st.lists(tokens(), min_size=1, max_size=3), width=st.sampled_from([40, 80, 120]))
 def test_a_reader_of_plain_lines_knows_what_trains_and_where_documents_begin(
     segments: list[list[Token]], width: int
 ) -> None:
