@@ -6,6 +6,7 @@ Knows outcomes and the kind of records, nothing of how either came to be.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from packtool.amounts import tenths
 from packtool.config import FormatName
 from packtool.outcome import Outcome
 
@@ -78,7 +79,7 @@ def _cut_share(outcome: Outcome) -> float:
 
 def _reason(chosen: Outcome, usable: Sequence[Outcome], name: str, *, chooses_tokens: bool) -> str:
     reasons = [_structure(chosen, name, chooses_tokens=chooses_tokens)]
-    rest = f"packs are {_percent(chosen.fill)} full"
+    rest = f"packs are {tenths(chosen.fill)} % full"
     if chosen.only_halves:
         rest += f", since most {name} take more than half of one and no packer can pair them"
     reasons.append(rest)
@@ -96,13 +97,8 @@ def _structure(chosen: Outcome, name: str, *, chooses_tokens: bool) -> str:
         return f"every one of the {chosen.documents:,} {name} stays whole"
     told = [f"{cut:,} cut"] * bool(cut) + [f"{out:,} left out"] * bool(out)
     everything = chosen.documents + out
-    kept = f"{_percent((chosen.documents - cut) / everything)} of the {everything:,} {name} stay whole"
+    kept = f"{tenths((chosen.documents - cut) / everything)} % of the {everything:,} {name} stay whole"
     if chooses_tokens:
         return f"{kept} ({' and '.join(told)}, the fewest here)"
     lost = f"{chosen.tokens_lost:,} tokens are lost" if chosen.tokens_lost else "no token is lost"
     return f"{kept} ({' and '.join(told)}), {lost}"
-
-
-def _percent(share: float) -> str:
-    """In percent, rounded down: nothing that is cut or empty is rounded away."""
-    return f"{int(share * 1000) / 10:g} %"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packtool.amounts import fill_label, percent
 from packtool.errors import Misuse, printable
 from packtool.files import write_atomic
 from packtool.statistics import BATCH, Bin, DatasetStats
@@ -119,8 +120,8 @@ def _legend(dataset: DatasetStats) -> str:
     name = printable(dataset.path)
     if len(name) > _NAME_LENGTH:
         name = "..." + name[3 - _NAME_LENGTH :]
-    fill = f"{int(dataset.fill * 10_000) / 100:.2f} % full"
-    return f"{name}: {dataset.strategy}, max_length {dataset.max_length:,}, {dataset.packs:,} packs, {fill}"
+    packs = f"{dataset.packs:,} packs, {percent(dataset.fill)} full"
+    return f"{name}: {dataset.strategy}, max_length {dataset.max_length:,}, {packs}"
 
 
 def _draw_lengths(axes: "Axes", datasets: Sequence[DatasetStats]) -> None:
@@ -162,17 +163,13 @@ def _draw_bins(axes: "Axes", histograms: Sequence[Sequence[Bin]], what: str) -> 
 
 def _draw_fill(axes: "Axes", datasets: Sequence[DatasetStats]) -> None:
     axes.set_title("How full the packs are")
-    labels = [_fill_label(bin) for bin in datasets[0].fill_histogram]
+    labels = [fill_label(bin.low, bin.high) for bin in datasets[0].fill_histogram]
     rows = []
     for dataset in datasets:
         rows.append([100 * bin.count / dataset.packs for bin in dataset.fill_histogram])
     _draw_bars(axes, labels, rows, told=False)
     axes.invert_yaxis()
     _percent_of(axes, "x", "packs")
-
-
-def _fill_label(bin: Bin) -> str:
-    return "full" if bin.low == bin.high else f"{bin.low * 100:g} to {bin.high * 100:g} %"
 
 
 def _draw_padding(axes: "Axes", datasets: Sequence[DatasetStats]) -> None:

@@ -4,7 +4,6 @@ Everything fits 80 columns and is safe to print whatever the data holds.
 """
 
 import json
-import math
 import os
 import sys
 import textwrap
@@ -20,6 +19,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from packtool.amounts import fill_label, percent, short, tenths
 from packtool.errors import is_printable, printable
 from packtool.manifest import Manifest
 from packtool.packing import Histogram, only_halves
@@ -190,21 +190,6 @@ def _amount(value: int, unit: str) -> str:
     return f"{value:,} {unit}"
 
 
-def short(value: float) -> str:
-    """A number in at most five characters: 812, 12.3k, 4.1M."""
-    for size, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{suffix}" if abs(value) < 999.5 * size else f"{value / size:.0f}{suffix}"
-    return f"{value:.3g}"
-
-
-def percent(share: float) -> str:
-    """A share in percent; never rounded up to 100 %."""
-    if share < 1 and share > 0.99995:
-        return f"{int(share * 1e6) / 1e4:.4f} %"
-    return f"{share * 100:.2f} %"
-
-
 # --- the summary of a run ------------------------------------------------------------------------------------
 
 
@@ -318,7 +303,7 @@ def print_stats(datasets: Sequence[DatasetStats]) -> None:
         shown.print(Text("packtool stats with one dataset shows its histograms too", style="dim"))
         return
     _print_histogram(shown, "document lengths", datasets[0].document_length_histogram, _length_label)
-    _print_histogram(shown, "fill of packs", datasets[0].fill_histogram, _fill_label)
+    _print_histogram(shown, "fill of packs", datasets[0].fill_histogram, lambda bin: fill_label(bin.low, bin.high))
 
 
 def _stats_rows(datasets: Sequence[DatasetStats]) -> list[tuple[str, list[str]]]:
@@ -369,10 +354,6 @@ def _print_histogram(shown: Console, title: str, bins: Sequence[Bin], label: Any
 
 def _length_label(bin: Bin) -> str:
     return f"{bin.low:,.0f} to {bin.high - 1:,.0f}" if bin.high - 1 > bin.low else f"{bin.low:,.0f}"
-
-
-def _fill_label(bin: Bin) -> str:
-    return "full" if bin.low == bin.high else f"{bin.low * 100:g} to {bin.high * 100:g} %"
 
 
 # --- plan ---------------------------------------------------------------------------------------------------
@@ -428,23 +409,17 @@ def _outcome_row(outcome: "Outcome", *, bounded: bool) -> list[str]:
         fill_off = max(outcome.fill - spread.low, spread.high - outcome.fill)
         return [
             *names,
-            f"{short(outcome.packs)} ±{_tenths(min(off / outcome.packs, 9.99), up=True)}%",
-            f"{_tenths(outcome.fill)}% ±{_tenths(fill_off, up=True)}",
+            f"{short(outcome.packs)} ±{tenths(min(off / outcome.packs, 9.99), up=True)}%",
+            f"{tenths(outcome.fill)}% ±{tenths(fill_off, up=True)}",
             *_harms_and_costs(outcome),
         ]
     return [
         *names,
         _count(outcome.packs),
         _count(outcome.packs - outcome.lower_bound_packs),
-        f"{int(outcome.fill * 10_000) / 100:.2f} %",
+        percent(outcome.fill),
         *_harms_and_costs(outcome),
     ]
-
-
-def _tenths(share: float, *, up: bool = False) -> str:
-    """In percent to a tenth, never fuller or surer than it is."""
-    tenths = share * 1000
-    return f"{(math.ceil(tenths) if up else int(tenths)) / 10:.1f}"
 
 
 def _harms_and_costs(outcome: "Outcome") -> list[str]:

@@ -54,8 +54,8 @@ def test_conversations_are_not_split_for_the_sake_of_fill_or_of_tokens() -> None
     )
     assert chosen(advice) == ("bfd", 2048)
     assert advice.text == (
-        "--strategy bfd --max-length 2048: 97 % of the 10,000 conversations stay whole (300 left out, the fewest "
-        "here), packs are 90 % full, and a larger --max-length would keep more"
+        "--strategy bfd --max-length 2048: 97.0 % of the 10,000 conversations stay whole (300 left out, the fewest "
+        "here), packs are 90.0 % full, and a larger --max-length would keep more"
     )
 
 
@@ -92,8 +92,8 @@ def test_text_loses_no_tokens_and_is_cut_where_it_has_to_be() -> None:
     )
     assert chosen(advice) == ("bfd_split", 2048)
     assert advice.text == (
-        "--strategy bfd_split --max-length 2048: 97 % of the 10,000 documents stay whole (300 cut), no token is lost, "
-        "packs are 99.8 % full"
+        "--strategy bfd_split --max-length 2048: 97.0 % of the 10,000 documents stay whole (300 cut), no token is "
+        "lost, packs are 99.8 % full"
     )
 
 
@@ -108,6 +108,6 @@ def test_what_is_refused_is_never_advised_and_no_share_is_rounded_up() -> None:
 def test_packs_that_nothing_can_fill_are_explained_in_one_sentence(format: FormatName) -> None:
     halves = replace(outcome("bfd", 2048, fill=0.6), only_halves=True)
     text = advise([halves], format, "bfd", chooses_tokens=True).text
-    assert "packs are 60 % full, since most" in text
+    assert "packs are 60.0 % full, since most" in text
     assert "\n" not in text
     assert not text.endswith(".")

@@ -6,9 +6,9 @@ Everything from the data is escaped text; the page's own policy forbids whatever
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from packtool.amounts import percent
 from packtool.errors import printable
 from packtool.inspection import Inspection, Run, ShownPack, ShownSegment
-from packtool.terminal import percent
 
 _OPEN_SEGMENTS = 12
 """The first segments of a pack are open, the others a click away."""

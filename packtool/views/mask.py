@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from packtool.amounts import percent
 from packtool.inspection import Inspection, ShownPack
-from packtool.terminal import percent
 from packtool.views.page import MASKED_STYLE, Page, pack_header, wrapped
 
 Float64s = NDArray[np.float64]

@@ -10,10 +10,10 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from packtool.amounts import percent
 from packtool.contract import IGNORED
 from packtool.errors import printable
 from packtool.inspection import Inspection, ShownPack, ShownSegment
-from packtool.terminal import percent
 
 WIDEST = 120
 """Cells of a line at most, however wide the terminal is."""
