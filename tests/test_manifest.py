@@ -47,7 +47,7 @@ REFUSED: list[tuple[Change, str]] = [
     (options(max_length=17), "options.max_length is 17, but the dataset's is 16"),
     (options(max_length=16.0), "options.max_length is 16.0, but the dataset's is 16"),
     (options(strategy="wrapped"), "options.strategy is 'wrapped', but the dataset's is 'bfd_split'"),
-    (options(format="messages"), "options.format is 'messages', but the dataset's is 'text'"),
+    (options(format="messages"), "options.format is 'messages', but the dataset's is 'prompt_completion'"),
     (options(pad=True), "options.pad is True, but the dataset's is False"),
 ]
 
@@ -69,7 +69,7 @@ def test_a_manifest_that_cannot_be_is_refused(tmp_path: Path, change: Change, wo
         source(0, name="hf:me/data@main:default:train/x.arrow"),
         source(2, rows=2**53 - 40),
         tokenizer(eos_id=VOCABULARY - 1, bos_ids=[0, VOCABULARY - 1]),
-        options(max_length=16, strategy="bfd_split", format="text", pad=False, seed=0),
+        options(max_length=16, strategy="bfd_split", format="prompt_completion", pad=False, seed=0),
     ],
 )
 def test_what_agrees_is_read(tmp_path: Path, change: Change) -> None:
