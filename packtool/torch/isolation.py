@@ -130,8 +130,9 @@ def check_isolation(
     loss and gradients are compared with those of the segments alone. As a positive control the same model must be seen
     leaking under a mask of ones, else the verdict is None. It is None, too, for what could be rounding or a leak.
 
-    The model runs in evaluation mode and in float32; where its kernel refuses that, and where the model is none of
-    transformers' (it may choose its kernel by the dtype), in its own dtype. It is left as it was.
+    The model runs in evaluation mode and in float32 (float64 if that is its own); where its kernel refuses that, and
+    where the model is none of transformers' (it may choose its kernel by the dtype), in its own dtype. It is left as it
+    was.
 
     Args:
         model: called with the batch as keywords; returns logits [B, L, V], first of a tuple, or as ``.logits``.
@@ -326,5 +327,5 @@ def _verdict(model: nn.Module, given: Trial, forward: Forward, seen: _Evidence) 
 
 def _advice(seen: _Evidence) -> str:
     if seen.exact:
-        return "try float64, or compare by hand"
+        return "model.double() would tell, where the attention takes it"
     return "an attention that takes float32 would tell"

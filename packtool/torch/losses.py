@@ -82,7 +82,7 @@ def compare_losses(model: nn.Module, given: Trial, summed_alone: float, dtype: t
     apart = abs(packed - alone) / max(1.0, abs(alone))
     agree: bool | None = apart <= _LOSS_TOLERANCE
     note = ""
-    if dtype != torch.float32:
+    if _is_half(dtype):
         # Rounding hides how the loss is put together in the comparison with other logits, not in that with the same.
         same = again is None or abs(packed - float(again)) <= _HALF_CLOSE / 10 * max(1.0, abs(alone))
         agree = same and apart <= _HALF_FAR
@@ -118,11 +118,15 @@ def compare_gradients(model: nn.Module, given: Trial, dtype: torch.dtype) -> Gra
     largest = max(float(each.abs().max()) for each in alone)
     apart = max(difference(a, b) for a, b in zip(packed, alone, strict=True))
     relative = apart / largest if largest else apart
-    if dtype == torch.float32:
+    if not _is_half(dtype):
         return Gradients(relative, relative <= _GRADIENT_TOLERANCE)
     if _HALF_GRADIENTS_CLOSE < relative <= _HALF_GRADIENTS_FAR:
         return Gradients(relative, None, f"in {dtype} gradients {relative:.1e} apart may be the same or not")
     return Gradients(relative, relative <= _HALF_GRADIENTS_CLOSE)
+
+
+def _is_half(dtype: torch.dtype) -> bool:
+    return dtype.itemsize < torch.float32.itemsize
 
 
 def _trained(given: Trial) -> int:

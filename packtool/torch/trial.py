@@ -286,13 +286,16 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def precision(model: nn.Module, given: Trial) -> Iterator[torch.dtype]:
-    """The model in float32 if it is one of transformers' and its kernel takes that; else as it is, or in bfloat16."""
+    """The model in float32 if it is one of transformers' and its kernel takes that; else as it is, or in bfloat16.
+
+    A model in float64 stays so, which tells rounding from a faint leak.
+    """
     own = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
     device = given.ids.device.type
     if torch.is_autocast_enabled(device):
         yield torch.get_autocast_dtype(device)
         return
-    if not attention_of(model) or not _is_plain(model):
+    if not attention_of(model) or not _is_plain(model) or own == torch.float64:
         yield own
         return
     refused = ""
@@ -353,7 +356,8 @@ def takes_no_dense_mask(model: nn.Module) -> bool:
 
 def difference(a: Tensor, b: Tensor) -> float:
     """The largest difference; infinite where only one of the two is a number."""
-    apart = (a.float() - b.float()).abs()
+    wide = torch.promote_types(a.dtype, torch.float32)
+    apart = (a.to(wide) - b.to(wide)).abs()
     return float(torch.nan_to_num(apart, nan=float("inf")).max()) if apart.numel() else 0.0
 
 

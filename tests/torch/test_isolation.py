@@ -550,6 +550,14 @@ def test_rotary_frequencies_that_scale_with_the_row_are_left_as_they_were() -> N
         assert torch.equal(value, frequencies[name][1])
 
 
+def test_a_model_in_float64_is_looked_at_in_float64() -> None:
+    report = check(models.llama().double(), NO_CACHE)
+    assert report.ok, report.cause
+    assert report.dtype == "float64"
+    assert report.largest_difference < 1e-12
+    assert report.tolerance < 1e-12
+
+
 @pytest.fixture
 def half(flash: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same with a kernel that, as the real one, refuses float32."""
