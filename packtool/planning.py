@@ -96,6 +96,11 @@ class PlanRules:
         """How many tokens are planned together."""
         return self.group_tokens or max(GROUP_TOKENS, GROUP_PACKS * self.max_length)
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether all documents are one stream, in the order of the sources."""
+        return self.strategy.stream is not None and not self.shuffle
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
@@ -193,7 +198,7 @@ def make_plan(
         on_documents: told how many documents were dealt so far.
     """
     with naming(folder), _PlanWriter(folder, store, units, rules) as writer:
-        deal = _Stream(writer, rules) if rules.strategy.stream and not rules.shuffle else _Groups(writer, rules, units)
+        deal = _Stream(writer, rules) if rules.is_stream else _Groups(writer, rules, units)
         dealt = 0
         for index, unit in enumerate(units):
             deal.take(writer.pieces_of(index))

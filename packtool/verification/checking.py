@@ -15,6 +15,7 @@ from packtool.errors import BadData, Misuse
 from packtool.executor import run_in_order
 from packtool.job import Job
 from packtool.manifest import MANIFEST_NAME, Manifest, read_manifest
+from packtool.planning import PlanRules
 from packtool.progress import Listener, Progress, Stage, nobody
 from packtool.scratch import scratch_folder
 from packtool.verification.conservation import (
@@ -34,7 +35,7 @@ from packtool.verification.reading import shard_firsts
 from packtool.verification.reject_rows import RowReader
 from packtool.verification.replanning import Replanner
 from packtool.verification.report import Finding, Findings, VerifyReport
-from packtool.verification.rules import PlanRules, plan_rules, text_rules
+from packtool.verification.rules import plan_rules, text_rules
 from packtool.verification.shard_pass import ShardOutcome, ShardTask, look_at_shard
 from packtool.verification.stretches import Order, Spill, merged
 

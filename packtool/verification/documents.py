@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packtool.planning import PlanRules
 from packtool.shards import Int64s
 from packtool.verification.conservation import DocumentTally
 from packtool.verification.places import Places
 from packtool.verification.report import Bools, Findings
-from packtool.verification.rules import PlanRules
 from packtool.verification.stretches import REASONS, Stretches
 
 _TRUNCATED = REASONS.index("truncated")

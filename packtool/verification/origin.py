@@ -23,6 +23,7 @@ from packtool.intake import units_of
 from packtool.job import Job, settle
 from packtool.manifest import MANIFEST_NAME, TOKENIZER_FOLDER, Manifest, SourceEntry, listed_file
 from packtool.packing import Cut, trained_in
+from packtool.planning import PlanRules
 from packtool.progress import Listener, Progress, Stage
 from packtool.shards import Int32s, Int64s, open_shard, read_row_group
 from packtool.sources import find_sources, shown
@@ -30,7 +31,6 @@ from packtool.verification.documents import Documents
 from packtool.verification.places import Places
 from packtool.verification.rendering_again import UnitAgain, UnitAgainTask, make_unit_again
 from packtool.verification.report import Finding
-from packtool.verification.rules import PlanRules
 from packtool.verification.stretches import REASONS, STRETCH, Stretches
 
 _NOTHING_TO_TRAIN = REASONS.index("nothing_to_train")

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from packtool.hashing import order_hash
 from packtool.packing import OpenPack, Packing
-from packtool.planning import GROUP_DOCUMENTS
+from packtool.planning import GROUP_DOCUMENTS, PlanRules
 from packtool.shards import Int64s
 from packtool.verification.documents import Documents
 from packtool.verification.places import Places
 from packtool.verification.report import Finding
-from packtool.verification.rules import PlanRules
 from packtool.verification.stretches import Stretches
 
 _UNWRITTEN = -1
@@ -77,7 +76,7 @@ class Replanner:
         self._places = places
         self._rules = rules
         self._total = max(1, tokens)
-        self._count = max(1, -(-tokens // rules.group_tokens), -(-documents // GROUP_DOCUMENTS))
+        self._count = max(1, -(-tokens // rules.tokens_a_group), -(-documents // GROUP_DOCUMENTS))
         self._stopped = False
         # of groups
         self._group = 0

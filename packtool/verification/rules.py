@@ -10,28 +10,11 @@ from typing import Any
 from packtool import __version__
 from packtool.config import INT32_MAX, FormatName
 from packtool.manifest import MANIFEST_NAME, Manifest
-from packtool.packing import STRATEGIES, Overlong, Strategy
+from packtool.packing import STRATEGIES
+from packtool.planning import PlanRules
 from packtool.sources import Compression, Kind
 from packtool.tokenized import TRAIN_FIELDS
 from packtool.verification.report import Finding
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRules:
-    """How documents became packs."""
-
-    strategy: Strategy
-    max_length: int
-    overlong: Overlong
-    shuffle: bool
-    seed: int
-    max_segments: int | None
-    group_tokens: int
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether all documents are one stream, in the order of the sources."""
-        return self.strategy.stream is not None and not self.shuffle
 
 
 @dataclass(frozen=True, slots=True)
