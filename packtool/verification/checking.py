@@ -19,12 +19,12 @@ from packtool.planning import PlanRules
 from packtool.progress import Listener, Progress, Stage, nobody
 from packtool.scratch import scratch_folder
 from packtool.verification.conservation import (
-    Comparison,
     DocumentTally,
     PackTally,
     RejectTally,
     SourceRanges,
-    compare,
+    Total,
+    totals,
 )
 from packtool.verification.documents import Documents, check_documents, check_pieces, tally_documents
 from packtool.verification.kept_tokenizer import check_tokenizer
@@ -149,7 +149,7 @@ class _Verification:
         for tally in tallies:
             whole.add_tally(tally)
         documents = self._look_at_documents(places, rules, rejects, whole, runs[0], orders[0])
-        _check_totals(findings["conservation"], compare(manifest, rejects, tallies, whole, documents))
+        _check_totals(findings["conservation"], totals(manifest, rejects, tallies, whole, documents))
         if job is not None and rules is not None and key is not None and self._origin is not None:
             finding = findings["source"]
             if findings["documents"].faults:
@@ -254,18 +254,17 @@ def _check_groups(finding: Finding, manifest: Manifest, groups: int) -> None:
         finding.fault(f"{MANIFEST_NAME}: groups is {manifest.groups}; found {groups}")
 
 
-def _check_totals(finding: Finding, comparisons: Iterator[Comparison]) -> None:
+def _check_totals(finding: Finding, found: Iterator[Total]) -> None:
     if finding.missed:
         return
-    for comparison in comparisons:
+    for total in found:
         finding.checked += 1
-        if not comparison.agrees:
-            finding.fault(f"{MANIFEST_NAME}: {_difference(comparison)}")
+        if not total.agrees:
+            finding.fault(f"{MANIFEST_NAME}: {_difference(total)}")
 
 
-def _difference(comparison: Comparison) -> str:
-    stated, found = comparison.stated, comparison.found
-    what = comparison.what
+def _difference(total: Total) -> str:
+    what, stated, found = total.what, total.stated, total.found
     if isinstance(stated, dict) and isinstance(found, dict):
         key = next(key for key in sorted({*stated, *found}) if stated.get(key) != found.get(key))
         what, stated, found = f"{what}[{key!r:.60}]", stated.get(key, 0), found.get(key, 0)

@@ -179,7 +179,7 @@ class DocumentTally:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Total:
     """One number of the manifest beside the one that was found."""
 
     what: str
@@ -192,9 +192,9 @@ class Comparison:
         return self.stated == self.found
 
 
-def compare(
+def totals(
     manifest: Manifest, rejects: RejectTally, shards: Sequence[PackTally], whole: PackTally, documents: DocumentTally
-) -> Iterator[Comparison]:
+) -> Iterator[Total]:
     """Every total of the manifest beside what packs and rejects say, sources first.
 
     A record is bad, or is one document in; a document in is out or left out. Tokens cut off as ``truncated``
@@ -212,38 +212,38 @@ def compare(
         found_documents = int(rejects.sums.documents[index] + whole.sums.documents[index])
         checksum = (int(rejects.sums.checksums[index]) + int(whole.sums.checksums[index])) % _UINT64
         where = f"source {source.name!r}: "
-        yield Comparison(where + "documents", source.documents, found_documents)
-        yield Comparison(where + "tokens", source.tokens, int(rejects.sums.tokens[index] + whole.sums.tokens[index]))
-        yield Comparison(where + "checksum", source.checksum, checksum)
-        yield Comparison(where + "records", source.records, found_documents + int(rejects.tokenless[index]))
+        yield Total(where + "documents", source.documents, found_documents)
+        yield Total(where + "tokens", source.tokens, int(rejects.sums.tokens[index] + whole.sums.tokens[index]))
+        yield Total(where + "checksum", source.checksum, checksum)
+        yield Total(where + "records", source.records, found_documents + int(rejects.tokenless[index]))
     for shard, packs in zip(manifest.shards, shards, strict=True):
         where = f"{shard.name}: "
-        yield Comparison(where + "packs", shard.packs, packs.packs)
-        yield Comparison(where + "tokens", shard.tokens, packs.tokens)
-        yield Comparison(where + "trained_tokens", shard.trained_tokens, packs.trained)
+        yield Total(where + "packs", shard.packs, packs.packs)
+        yield Total(where + "tokens", shard.tokens, packs.tokens)
+        yield Total(where + "trained_tokens", shard.trained_tokens, packs.trained)
     found = whole.segment_lengths
-    yield Comparison("packs", manifest.packs, whole.packs)
-    yield Comparison("tokens.out", tokens.out, whole.tokens)
-    yield Comparison("tokens.trained", tokens.trained, whole.trained)
-    yield Comparison("segments", manifest.segments, whole.segments)
-    yield Comparison("max_segments", manifest.max_segments, whole.max_segments)
-    yield Comparison("longest_segment", manifest.longest_segment, max(found.lengths, default=0))
-    yield Comparison("segment_lengths", _listed(manifest.segment_lengths), _listed(found))
-    yield Comparison("documents.out", manifest.documents.out, documents.out)
-    yield Comparison("document_lengths", _listed(manifest.document_lengths), _counted(documents.lengths))
-    yield Comparison("bad_records", manifest.bad_records, rejects.bad_records)
-    yield Comparison("rejected", _sorted(manifest.rejected), _sorted(rejects.rows))
-    yield Comparison("rejected_tokens", _sorted(manifest.rejected_tokens), _sorted(rejects.tokens))
-    yield Comparison("records", manifest.records, sum(source.records for source in manifest.sources))
+    yield Total("packs", manifest.packs, whole.packs)
+    yield Total("tokens.out", tokens.out, whole.tokens)
+    yield Total("tokens.trained", tokens.trained, whole.trained)
+    yield Total("segments", manifest.segments, whole.segments)
+    yield Total("max_segments", manifest.max_segments, whole.max_segments)
+    yield Total("longest_segment", manifest.longest_segment, max(found.lengths, default=0))
+    yield Total("segment_lengths", _listed(manifest.segment_lengths), _listed(found))
+    yield Total("documents.out", manifest.documents.out, documents.out)
+    yield Total("document_lengths", _listed(manifest.document_lengths), _counted(documents.lengths))
+    yield Total("bad_records", manifest.bad_records, rejects.bad_records)
+    yield Total("rejected", _sorted(manifest.rejected), _sorted(rejects.rows))
+    yield Total("rejected_tokens", _sorted(manifest.rejected_tokens), _sorted(rejects.tokens))
+    yield Total("records", manifest.records, sum(source.records for source in manifest.sources))
     into = manifest.documents.into
-    yield Comparison("documents.into", into, manifest.records - manifest.bad_records)
-    yield Comparison("documents.left_out", manifest.documents.left_out, into - manifest.documents.out)
-    yield Comparison("documents.truncated", manifest.documents.truncated, documents.truncated)
-    yield Comparison("tokens.into", tokens.into, sum(source.tokens for source in manifest.sources))
+    yield Total("documents.into", into, manifest.records - manifest.bad_records)
+    yield Total("documents.left_out", manifest.documents.left_out, into - manifest.documents.out)
+    yield Total("documents.truncated", manifest.documents.truncated, documents.truncated)
+    yield Total("tokens.into", tokens.into, sum(source.tokens for source in manifest.sources))
     truncated = rejects.tokens["truncated"]
-    yield Comparison("tokens.truncated", tokens.truncated, truncated)
-    yield Comparison("tokens.left_out", tokens.left_out, rejects.tokens.total() - truncated)
-    yield Comparison("lower_bound_packs", manifest.lower_bound_packs, _lower_bound(manifest, whole, documents))
+    yield Total("tokens.truncated", tokens.truncated, truncated)
+    yield Total("tokens.left_out", tokens.left_out, rejects.tokens.total() - truncated)
+    yield Total("lower_bound_packs", manifest.lower_bound_packs, _lower_bound(manifest, whole, documents))
 
 
 def _lower_bound(manifest: Manifest, whole: PackTally, documents: DocumentTally) -> int:
