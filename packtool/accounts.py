@@ -17,6 +17,7 @@ from packtool.hashing import odd_mix
 from packtool.manifest import CONTROL_CHARACTERS, SourceEntry
 from packtool.planning import PlacedUnit, Plan, PlanRules
 from packtool.rejects import Reject
+from packtool.source_ranges import SourceRanges
 from packtool.sources import Source, shown
 from packtool.token_store import TokenStore
 from packtool.tokenizing import TokenizedUnit
@@ -148,21 +149,19 @@ class ReadingAccounts:
         Raises:
             PacktoolError: the token store was changed since the units were added.
         """
-        first_rows = _first_rows(self._accounts)
+        entries = self.entries()
         for unit in self.units:
             if unit.summary.records == unit.summary.documents:
                 continue
-            source = recorded_name(self._sources[unit.source].name)
+            source = entries[unit.source]
             for reject in self._store.rejects(unit.summary):
                 doc_id = unit.first_row + reject.row
-                line = doc_id - first_rows[unit.source] + 1
-                yield Reject(source, line, doc_id, 0, 0, 0, reject.reason, reject.detail)
+                yield Reject(source.name, doc_id - source.first + 1, doc_id, 0, 0, 0, reject.reason, reject.detail)
 
     def place(self, doc_id: int) -> tuple[Source, int]:
         """The source of a document and its 1-based line there."""
-        first_rows = _first_rows(self._accounts)
-        index = int(np.searchsorted(first_rows, doc_id, side="right")) - 1
-        return self._sources[index], doc_id - first_rows[index] + 1
+        source, line = SourceRanges(self.entries()).place(doc_id)
+        return self._sources[source], line
 
     def refusal_of(self, plan: Plan, rules: PlanRules) -> str | None:
         """Why no dataset is made of a plan, in one line; None where one is."""
@@ -237,10 +236,3 @@ class ReadingAccounts:
 def recorded_name(name: str) -> str:
     """A source's name as the dataset has it: with escapes for the control characters that a file name may hold."""
     return re.sub(CONTROL_CHARACTERS, lambda match: f"\\x{ord(match[0]):02x}", name)
-
-
-def _first_rows(accounts: Sequence[_SourceAccount]) -> list[int]:
-    firsts = [0]
-    for account in accounts[:-1]:
-        firsts.append(firsts[-1] + account.rows)
-    return firsts

@@ -5,7 +5,6 @@ says where it is not what it should be.
 """
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,7 +20,7 @@ from packtool.contract import IGNORED, PADDING_DOC
 from packtool.decoding import Decoder
 from packtool.errors import BadData, Misuse
 from packtool.hashing import order_hash
-from packtool.manifest import REJECTS_NAME, TOKENIZER_FOLDER, Manifest, SourceEntry, listed_file, read_manifest
+from packtool.manifest import REJECTS_NAME, TOKENIZER_FOLDER, Manifest, listed_file, read_manifest
 from packtool.rejects import read_rejects
 from packtool.shards import (
     Int32s,
@@ -33,6 +32,7 @@ from packtool.shards import (
     read_columns,
     read_row_group,
 )
+from packtool.source_ranges import SourceRanges
 from packtool.tokenizer import KEPT_FILES, TokenizerFiles, load
 
 Bools = NDArray[np.bool_]
@@ -228,7 +228,7 @@ def show(
     else:
         numbers = [_existing(folder, manifest.packs, pack or 0)]
     decoder, faults = _decoder(folder, manifest)
-    sources = _Sources(manifest.sources)
+    sources = SourceRanges(manifest.sources)
     shown = [_shown(manifest, sources, decoder, found) for found in _read(folder, manifest, numbers)]
     return Inspection(str(folder), manifest.packs, manifest.max_length, doc, tuple(shown), faults)
 
@@ -283,29 +283,13 @@ def _packs_of(folder: Path, manifest: Manifest, doc: int) -> list[int]:
 
 
 def _why_not_packed(folder: Path, manifest: Manifest, doc: int) -> str:
-    source, line = _Sources(manifest.sources).find(doc) or ("", 0)
-    told = f"document {doc} ({source}:{line}) is in no pack: "
+    source, line = SourceRanges(manifest.sources).place(doc)
+    told = f"document {doc} ({manifest.sources[source].name}:{line}) is in no pack: "
     for reject in read_rejects(listed_file(folder, REJECTS_NAME)):
         if reject.doc_id == doc:
             detail = f", {reject.detail}" if reject.detail else ""
             return f"{told}{REJECTS_NAME} says {reject.reason}{detail}"
     return f"{told}{REJECTS_NAME} does not list it, so there is a blank line or no such record"
-
-
-class _Sources:
-    """Where each document is from."""
-
-    def __init__(self, sources: Sequence[SourceEntry]) -> None:
-        self._sources = sources
-        self._firsts = [source.first for source in sources]
-
-    def find(self, doc_id: int) -> tuple[str, int] | None:
-        """Name and line (from 1) of a document; None where no source has that id."""
-        # An empty source shares its first id with the next one: the last that starts at or before an id counts.
-        index = bisect_right(self._firsts, doc_id) - 1
-        if index < 0 or doc_id >= self._sources[index].first + self._sources[index].rows:
-            return None
-        return self._sources[index].name, doc_id - self._firsts[index] + 1
 
 
 # -- reading them ------------------------------------------------------------------------------------------
@@ -382,7 +366,7 @@ def _decoder(folder: Path, manifest: Manifest) -> tuple[Decoder, tuple[str, ...]
 # -- what is in them ---------------------------------------------------------------------------------------
 
 
-def _shown(manifest: Manifest, sources: _Sources, decoder: Decoder, found: _Found) -> ShownPack:
+def _shown(manifest: Manifest, sources: SourceRanges, decoder: Decoder, found: _Found) -> ShownPack:
     batch, place = found.batch, found.place
     tokens = _stretch(batch.pack_tokens, place)
     lengths = batch.seq_lengths[_stretch(batch.pack_segments, place)].astype(np.int64)
@@ -407,11 +391,12 @@ def _shown(manifest: Manifest, sources: _Sources, decoder: Decoder, found: _Foun
     segments = []
     for number, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
         inside = slice(start, end)
-        source, line = sources.find(doc_ids[number]) or (None, None)
+        source, line = sources.place(doc_ids[number])
+        is_known = source >= 0
         shown = ShownSegment(
             number=number,
-            source=source,
-            line=line,
+            source=manifest.sources[source].name if is_known else None,
+            line=line if is_known else None,
             doc_id=doc_ids[number],
             doc_offset=offsets[number],
             start=start,
@@ -427,7 +412,7 @@ def _shown(manifest: Manifest, sources: _Sources, decoder: Decoder, found: _Foun
             ),
             faults=(),
         )
-        if suspects[number] or (source is None and not shown.is_padding):
+        if suspects[number] or not (is_known or shown.is_padding):
             shown = replace(shown, faults=tuple(_faults(manifest, shown)))
         segments.append(shown)
     return ShownPack(found.number, found.shard, found.row, manifest.max_length, tuple(segments))

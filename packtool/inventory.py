@@ -40,6 +40,7 @@ from packtool.packing import Cut
 from packtool.planning import Plan, Records
 from packtool.rejects import Reject, write_rejects
 from packtool.shards import ShardInfo
+from packtool.source_ranges import SourceRanges
 
 
 def write_inventory(
@@ -76,15 +77,13 @@ def _rejects(job: Job, accounts: ReadingAccounts, plan: Plan) -> Iterator[Reject
 
 def _cut_rows(blocks: Iterator[Records], job: Job, accounts: ReadingAccounts) -> Iterator[Reject]:
     entries = accounts.entries()
-    index = 0
+    ranges = SourceRanges(entries)
     for block in blocks:
         for doc_id, checksum, offset, length, whole, code in block.tolist():
-            while doc_id >= entries[index].first + entries[index].rows:
-                index += 1
+            source, line = ranges.place(doc_id)
             reason = Cut(code).name
-            line = doc_id - entries[index].first + 1
             detail = _DETAILS[reason].format(whole=whole, max_length=job.rules.max_length)
-            yield Reject(entries[index].name, line, doc_id, offset, length, checksum, reason, detail)
+            yield Reject(entries[source].name, line, doc_id, offset, length, checksum, reason, detail)
 
 
 _DETAILS = {

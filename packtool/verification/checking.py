@@ -18,11 +18,11 @@ from packtool.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packtool.planning import PlanRules
 from packtool.progress import Listener, Progress, Stage, nobody
 from packtool.scratch import scratch_folder
+from packtool.source_ranges import SourceRanges
 from packtool.verification.conservation import (
     DocumentTally,
     PackTally,
     RejectTally,
-    SourceRanges,
     Total,
     totals,
 )
@@ -32,7 +32,7 @@ from packtool.verification.listing import check_card, check_listing, check_stray
 from packtool.verification.origin import Origin, OriginCheck, settle_again
 from packtool.verification.places import Places
 from packtool.verification.reading import shard_firsts
-from packtool.verification.reject_rows import RowReader
+from packtool.verification.reject_rows import read_rows
 from packtool.verification.replanning import Replanner
 from packtool.verification.report import Finding, Findings, VerifyReport
 from packtool.verification.rules import plan_rules, text_rules
@@ -140,7 +140,7 @@ class _Verification:
         places = Places([shard.name for shard in manifest.shards], firsts)
         rejects = RejectTally(len(manifest.sources))
         spills = tuple(Spill(self._work, f"rejects-{number}", order) for number, order in enumerate(orders))
-        RowReader(findings, folder, manifest, self._ranges, rejects, spills).read()
+        read_rows(findings, folder, manifest, self._ranges, rejects, spills)
         for spill in spills:
             spill.flush()
         runs = [spill.runs for spill in spills]

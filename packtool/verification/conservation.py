@@ -4,9 +4,8 @@ Takes packs and rejects in one pass each and remembers sums, not documents; know
 reports.
 """
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,40 +13,14 @@ import numpy as np
 from packtool.contract import IGNORED
 from packtool.errors import BAD_RECORD_REASONS
 from packtool.hashing import U64, odd_mix, token_checksums
-from packtool.manifest import Histogram, Manifest, SourceEntry
+from packtool.manifest import Histogram, Manifest
 from packtool.packing import STRATEGIES
 from packtool.packing import Histogram as LengthCounts
 from packtool.shards import Int64s, PackBatch
+from packtool.source_ranges import SourceRanges
 from packtool.verification.stretches import Stretches
 
-_INT64_MAX = 2**63 - 1
 _UINT64 = 2**64
-
-
-class SourceRanges:
-    """Which source a doc id belongs to."""
-
-    def __init__(self, sources: Iterable[SourceEntry]) -> None:
-        """Take the manifest's sources, whose ``first`` rises."""
-        ranges = [(entry.first, min(entry.first + entry.rows, _INT64_MAX)) for entry in sources]
-        self._first_list = [first for first, _ in ranges]
-        self._firsts = np.array(self._first_list, dtype=np.int64)
-        self._ends = np.array([end for _, end in ranges], dtype=np.int64)
-
-    def find(self, doc_ids: Int64s) -> Int64s:
-        """The index of each document's source, or -1 where no source has that id; int64, as ``doc_ids``."""
-        # An empty source shares its first id with the next one: the last that starts at or before an id counts.
-        found = np.searchsorted(self._firsts, doc_ids, side="right") - 1
-        inside = found >= 0
-        if len(self._ends):
-            inside &= doc_ids < self._ends[found]
-        result: Int64s = np.where(inside, found, -1)
-        return result
-
-    def find_one(self, doc_id: int) -> int:
-        """The same for one document, without an array."""
-        found = bisect_right(self._first_list, doc_id) - 1
-        return found if found >= 0 and doc_id < self._ends[found] else -1
 
 
 class _SourceSums:

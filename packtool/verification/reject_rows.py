@@ -3,7 +3,7 @@
 Gives the rows on as stretches and sums; what they are part of is for others.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from packtool.errors import BAD_RECORD_REASONS, LEFT_OUT_REASONS, UNRENDERED_REASONS, BadData
 from packtool.manifest import REJECTS_NAME, Manifest, listed_file
 from packtool.rejects import Reject, read_rejects
-from packtool.verification.conservation import RejectTally, SourceRanges
+from packtool.source_ranges import SourceRanges
+from packtool.verification.conservation import RejectTally
 from packtool.verification.report import Findings
 from packtool.verification.stretches import REASONS, STRETCH, Spill
 
@@ -22,69 +23,72 @@ _ROWS = 4096
 """Rows that are handed on at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowReader:
-    """Where rows are handed on to."""
+def read_rows(
+    findings: Findings,
+    folder: Path,
+    manifest: Manifest,
+    ranges: SourceRanges,
+    tally: RejectTally,
+    spills: Sequence[Spill],
+) -> None:
+    """Read all rows, as far as they can be read; a fault is a finding.
 
-    findings: Findings
-    folder: Path
-    manifest: Manifest
-    ranges: SourceRanges
-    tally: RejectTally
-    spills: tuple[Spill, ...]
-
-    def read(self) -> bool:
-        """Read all rows; whether they could be read to the end."""
-        documents = self.findings["documents"]
-        path = self.folder / REJECTS_NAME
-        previous: Reject | None = None
-        held: list[tuple[int, int, Reject]] = []
-        number = 0
-        whole = True
-        try:
-            for number, reject in enumerate(read_rejects(listed_file(self.folder, REJECTS_NAME)), 1):
-                source = self.ranges.find_one(reject.doc_id)
-                wrong = _row_fault(self.manifest, source, previous, reject)
-                if wrong:
-                    documents.fault(f"{path}:{number}: {wrong}")
-                held.append((number, source, reject))
-                if len(held) == _ROWS:
-                    self._hand_on(held)
-                    held = []
-                previous = reject
-        except BadData as error:
-            documents.fault(str(error))
-            self.findings.miss(f"{path} cannot be read to its end", "conservation", "pieces", "packing", "source")
-            whole = False
-        self._hand_on(held)
-        documents.checked += number
-        return whole
-
-    def _hand_on(self, rows: list[tuple[int, int, Reject]]) -> None:
-        if not rows:
-            return
-        stretches = np.zeros(len(rows), STRETCH)
-        stretches["doc_id"] = [row.doc_id for _, _, row in rows]
-        stretches["pack"] = [-number for number, _, _ in rows]
-        stretches["offset"] = [row.offset for _, _, row in rows]
-        stretches["length"] = [row.tokens for _, _, row in rows]
-        stretches["ids"] = np.array([row.checksum for _, _, row in rows], dtype=np.uint64)
-        stretches["reason"] = [_CODES.get(row.reason, -1) for _, _, row in rows]
-        stretches["ends_text"] = True
-        reasons = [row.reason if row.reason in _CODES else "unknown" for _, _, row in rows]
-        self.tally.add(reasons, np.array([source for _, source, _ in rows], dtype=np.int64), stretches)
-        for spill in self.spills:
-            spill.add(stretches)
+    Args:
+        findings: where faults go, and what could not be looked at.
+        folder: the dataset's.
+        manifest: the dataset's.
+        ranges: its sources.
+        tally: adds up the rows.
+        spills: take them as stretches.
+    """
+    documents = findings["documents"]
+    path = folder / REJECTS_NAME
+    previous: Reject | None = None
+    held: list[tuple[int, int, Reject]] = []
+    number = 0
+    try:
+        for number, reject in enumerate(read_rejects(listed_file(folder, REJECTS_NAME)), 1):
+            source, line = ranges.place(reject.doc_id)
+            wrong = _row_fault(manifest, source, line, previous, reject)
+            if wrong:
+                documents.fault(f"{path}:{number}: {wrong}")
+            held.append((number, source, reject))
+            if len(held) == _ROWS:
+                _hand_on(held, tally, spills)
+                held = []
+            previous = reject
+    except BadData as error:
+        documents.fault(str(error))
+        findings.miss(f"{path} cannot be read to its end", "conservation", "pieces", "packing", "source")
+    _hand_on(held, tally, spills)
+    documents.checked += number
 
 
-def _row_fault(manifest: Manifest, source: int, previous: Reject | None, reject: Reject) -> str:
+def _hand_on(rows: list[tuple[int, int, Reject]], tally: RejectTally, spills: Sequence[Spill]) -> None:
+    """Rows, each with its number and the index of its source."""
+    if not rows:
+        return
+    stretches = np.zeros(len(rows), STRETCH)
+    stretches["doc_id"] = [row.doc_id for _, _, row in rows]
+    stretches["pack"] = [-number for number, _, _ in rows]
+    stretches["offset"] = [row.offset for _, _, row in rows]
+    stretches["length"] = [row.tokens for _, _, row in rows]
+    stretches["ids"] = np.array([row.checksum for _, _, row in rows], dtype=np.uint64)
+    stretches["reason"] = [_CODES.get(row.reason, -1) for _, _, row in rows]
+    stretches["ends_text"] = True
+    reasons = [row.reason if row.reason in _CODES else "unknown" for _, _, row in rows]
+    tally.add(reasons, np.array([source for _, source, _ in rows], dtype=np.int64), stretches)
+    for spill in spills:
+        spill.add(stretches)
+
+
+def _row_fault(manifest: Manifest, source: int, line: int, previous: Reject | None, reject: Reject) -> str:
     """What is wrong with a row, given the row before it; empty if nothing."""
     if reject.reason not in BAD_RECORD_REASONS and reject.reason not in LEFT_OUT_REASONS:
         return f"unknown reason {reject.reason!r:.60}"
     if source < 0:
         return f"doc_id {reject.doc_id} belongs to no source"
     entry = manifest.sources[source]
-    line = reject.doc_id - entry.first + 1
     if (reject.source, reject.line) != (entry.name, line):
         return f"doc_id {reject.doc_id} is line {line} of {entry.name!r}, not {reject.line} of {reject.source!r:.60}"
     if reject.tokens == 0 and (reject.offset or reject.checksum or reject.reason in _TOKEN_REASONS):

@@ -11,7 +11,8 @@ import numpy as np
 from packtool.hashing import token_checksums
 from packtool.manifest import Manifest
 from packtool.shards import Int64s
-from packtool.verification.conservation import PackTally, SourceRanges
+from packtool.source_ranges import SourceRanges
+from packtool.verification.conservation import PackTally
 from packtool.verification.packs import (
     check_labels,
     check_padding,
