@@ -37,6 +37,11 @@ def bad_record_message(source: str, row: int, reason: str, detail: str) -> str:
     return f"{source}:{row + 1}: {reason}: {detail}; mend it, or pass over bad records with --on-bad-record skip"
 
 
+def one_line(error: BaseException) -> str:
+    """What another library says of an error, on one line of at most 200 characters; its type where it says nothing."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def printable(text: str) -> str:
     """Text from anywhere as it may be shown: on one line, without anything that does not print.
 

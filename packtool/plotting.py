@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packtool.amounts import fill_label, percent
-from packtool.errors import Misuse, printable
+from packtool.errors import Misuse, one_line, printable
 from packtool.files import write_atomic
 from packtool.statistics import BATCH, Bin, DatasetStats
 
@@ -69,7 +69,7 @@ def check_picture(path: Path, datasets: int) -> None:
     except ImportError:
         raise Misuse("--plot needs matplotlib: pip install 'packtool[plot]'") from None
     except ValueError as error:  # what MPLBACKEND or a matplotlibrc says
-        raise Misuse(f"--plot: matplotlib does not load: {' '.join(str(error).split())[:200]}") from None
+        raise Misuse(f"--plot: matplotlib does not load: {one_line(error)}") from None
 
 
 def save_plot(datasets: Sequence[DatasetStats], path: Path) -> None:

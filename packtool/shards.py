@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packtool.contract import FORMAT_VERSION, IGNORED, PADDING_DOC
-from packtool.errors import BadData
+from packtool.errors import BadData, one_line
 from packtool.files import fsync_folder, naming, sha256_of, temporary_name
 
 Int32s = NDArray[np.int32]
@@ -259,7 +259,7 @@ def open_shard(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetF
     try:
         return pq.ParquetFile(path, metadata=footer, memory_map=False)
     except _UNREADABLE as error:
-        raise BadData(f"{path}: not a readable shard: {_first_line(error)}") from None
+        raise BadData(f"{path}: not a readable shard: {one_line(error)}") from None
 
 
 def read_sums(path: Path) -> PackSums:
@@ -342,7 +342,7 @@ def read_columns(
     try:
         table = file.read_row_group(group, columns=list(names), use_threads=use_threads)
     except _UNREADABLE as error:
-        raise BadData(f"{path}: row group {group} is damaged: {_first_line(error)}") from None
+        raise BadData(f"{path}: row group {group} is damaged: {one_line(error)}") from None
     flat: dict[str, NDArray[Any]] = {}
     counts: dict[str, Int32s] = {}
     for name in names:
@@ -392,7 +392,3 @@ def _numpy_array(array: pa.Array) -> NDArray[Any]:
     if buffer is None:
         return np.empty(0, dtype=dtype)
     return np.frombuffer(buffer, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -19,7 +19,7 @@ from typing import Any
 from tokenizers import Tokenizer, processors
 
 from packtool.config import AddToken
-from packtool.errors import Misuse
+from packtool.errors import Misuse, one_line
 from packtool.files import naming, sha256_of
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -150,9 +150,7 @@ def load(files: TokenizerFiles) -> Tokenizer:
         # The library raises plain Exception for whatever is wrong with the file; a panic of Rust is none.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise Misuse(
-            f"{files.path}: not a tokenizer this version can load: {' '.join(str(error).split())[:200]}"
-        ) from None
+        raise Misuse(f"{files.path}: not a tokenizer this version can load: {one_line(error)}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):

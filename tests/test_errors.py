@@ -3,7 +3,7 @@
 import sys
 import unicodedata
 
-from packtool.errors import is_printable, printable
+from packtool.errors import is_printable, one_line, printable
 
 # Default_Ignorable_Code_Point of Unicode 16, DerivedCoreProperties.txt: first and last of each stretch.
 DEFAULT_IGNORABLE = [
@@ -47,3 +47,9 @@ def test_what_is_shown_is_on_one_line_and_shown_again_as_it_is() -> None:
     shown = printable("".join(map(chr, range(0x3000))) + "\U000e0100\ud800")
     assert is_printable(shown)
     assert len(shown.splitlines()) == 1
+
+
+def test_what_a_library_says_is_one_line_and_never_nothing() -> None:
+    assert one_line(ValueError("bad\n\n  at 3:\tx ")) == "bad at 3: x"
+    assert one_line(ValueError("x" * 1_000)) == "x" * 200
+    assert one_line(ValueError(" \n")) == one_line(ValueError()) == "ValueError"

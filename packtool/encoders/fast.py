@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 
 from packtool.encoders.flat_ids import FlatIds
+from packtool.errors import one_line
 from packtool.tokenizer import TokenizerFiles
 
 _LIBRARY = "fastokens"
@@ -90,12 +91,8 @@ def _guarded(work: Callable[[], _Result], told: Callable[[BaseException], Except
 
 
 def _failed(error: BaseException) -> Differs:
-    return Differs(f"it failed on a text: {_one_line(error)}")
+    return Differs(f"it failed on a text: {one_line(error)}")
 
 
 def _unfit(error: BaseException) -> Unfit:
-    return Unfit(f"{_LIBRARY} does not take this tokenizer: {_one_line(error)}")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return Unfit(f"{_LIBRARY} does not take this tokenizer: {one_line(error)}")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from tokenizers import Encoding, Tokenizer
 
 from packtool.encoders.flat_ids import FlatIds
-from packtool.errors import BadData
+from packtool.errors import BadData, one_line
 from packtool.tokenizer import TokenizerFiles, load, without_post_processor
 
 _handed_on: list[tuple[str, Tokenizer]] = []
@@ -70,4 +70,4 @@ class Reference:
             # The library raises plain Exception for whatever the model cannot do; a panic of Rust is none.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise BadData(f"{self._path}: cannot encode the texts: {' '.join(str(error).split())[:200]}") from None
+            raise BadData(f"{self._path}: cannot encode the texts: {one_line(error)}") from None
