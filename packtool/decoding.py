@@ -4,16 +4,15 @@ Knows a tokenizer, and nothing of packs or of who reads the text.
 """
 
 import codecs
-import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from packtool.byte_alphabet import BYTE_OF_LETTER
+from packtool.tokenizer import part_kinds
 
 Int32s = NDArray[np.int32]
 
@@ -34,7 +33,7 @@ class Decoder:
         """Take a tokenizer as loaded."""
         self._tokenizer = tokenizer
         self._added = tokenizer.get_added_tokens_decoder()
-        decoding, splitting = _kinds(tokenizer.decoder), _kinds(tokenizer.pre_tokenizer)
+        decoding, splitting = part_kinds(tokenizer.decoder), part_kinds(tokenizer.pre_tokenizer)
         known = decoding or splitting
         self._byte_level = "ByteLevel" in known
         self._byte_fallback = "ByteFallback" in known or getattr(tokenizer.model, "byte_fallback", False)
@@ -134,20 +133,3 @@ class Decoder:
     def _entry(self, id: int) -> str | None:
         token: str | None = self._tokenizer.id_to_token(id) if id >= 0 else None
         return token
-
-
-def _kinds(part: Any) -> set[str]:
-    """The types in a decoder or pre-tokenizer, those in sequences included; empty where there is none."""
-    try:
-        described: Any = json.loads(part.__getstate__())
-    except (AttributeError, TypeError, ValueError):
-        return set()  # None, or one written in Python
-    kinds, left = set(), [described]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            kinds.add(str(value.get("type")))
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-    return kinds

@@ -182,6 +182,22 @@ def _refuse_what_crashes(path: Path) -> None:
         raise Misuse(f"{path}: damaged: the tokenizers library crashes on it")
 
 
+def part_kinds(part: Any) -> set[str]:
+    """The types of a normalizer, pre-tokenizer or decoder: those a sequence is made of; none where there is no part.
+
+    Args:
+        part: as a tokenizer that was loaded from its file has it.
+    """
+    return set() if part is None else set(_kinds(json.loads(part.__getstate__())))
+
+
+def _kinds(described: dict[str, Any]) -> list[str]:
+    if described["type"] != "Sequence":
+        return [described["type"]]
+    inner = next(value for value in described.values() if isinstance(value, list))
+    return [kind for each in inner for kind in _kinds(each)]
+
+
 def without_post_processor(tokenizer: Tokenizer) -> Tokenizer:
     """The same tokenizer, adding nothing and leaving offsets as they are.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from packtool.config import AddToken
 from packtool.errors import Misuse
@@ -17,6 +17,7 @@ from packtool.tokenizer import (
     TokenizerFiles,
     find_tokenizer,
     load,
+    part_kinds,
     settle_special_tokens,
     vocabulary_size,
     without_post_processor,
@@ -449,3 +450,23 @@ def test_minilm_starts_with_cls_and_needs_an_eos_that_is_named() -> None:
 def test_the_sample_tokenizer_settles(sample_tokenizer: Path) -> None:
     special = settle(find_tokenizer(str(sample_tokenizer)))
     assert (special.bos_ids, special.eos.token, special.pad.token) == ((), "<|endoftext|>", "<|pad|>")
+
+
+PARTS = {
+    "none": (None, set()),
+    "one": (pre_tokenizers.ByteLevel(), {"ByteLevel"}),
+    "a pattern has a type, too, which is none of a part": (pre_tokenizers.Split(" ", "isolated"), {"Split"}),
+    "sequences in sequences": (
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.Sequence([pre_tokenizers.ByteLevel()])]),
+        {"Digits", "ByteLevel"},
+    ),
+    "an empty sequence": (normalizers.Sequence([]), set()),
+    "normalizers": (normalizers.Sequence([normalizers.NFC(), normalizers.Prepend("x")]), {"NFC", "Prepend"}),
+    "decoders": (decoders.Sequence([decoders.Replace("x", " "), decoders.ByteFallback()]), {"Replace", "ByteFallback"}),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_kinds_of_a_part_are_those_of_all_it_is_made_of(name: str) -> None:
+    part, kinds = PARTS[name]
+    assert part_kinds(part) == kinds

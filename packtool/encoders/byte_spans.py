@@ -3,10 +3,9 @@
 Used for a text only where the bytes of its tokens, put together, are the bytes of the text.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from tokenizers import Tokenizer, models
 
 from packtool.byte_alphabet import BYTE_OF_LETTER
 from packtool.encoders.flat_ids import FlatIds, Int32s
+from packtool.tokenizer import part_kinds
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -126,20 +126,8 @@ def character_places(spans: Spans, texts: Sequence[str]) -> tuple[Int64s, Int64s
 
 
 def _keeps_characters(tokenizer: Tokenizer) -> bool:
-    splitters = _kinds(tokenizer.pre_tokenizer)
-    return _kinds(tokenizer.normalizer) <= {"NFC"} and "ByteLevel" in splitters and splitters <= _SPLITTERS
-
-
-def _kinds(component: Any) -> set[str]:
-    """The types of a part of a tokenizer, and of what it is made of."""
-    return set() if component is None else set(_types(json.loads(component.__getstate__())))
-
-
-def _types(facts: dict[str, Any]) -> list[str]:
-    if facts["type"] != "Sequence":
-        return [facts["type"]]
-    inner = next(value for value in facts.values() if isinstance(value, list))
-    return [name for part in inner for name in _types(part)]
+    splitters = part_kinds(tokenizer.pre_tokenizer)
+    return part_kinds(tokenizer.normalizer) <= {"NFC"} and "ByteLevel" in splitters and splitters <= _SPLITTERS
 
 
 def _byte_of_character() -> NDArray[np.int16]:
