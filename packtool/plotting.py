@@ -67,7 +67,9 @@ def check_picture(path: Path, datasets: int) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise Misuse("--plot needs matplotlib: pip install 'packtool[plot]'") from None
+        raise Misuse(
+            "--plot needs matplotlib: pip install 'packtool[plot]' (from a clone: pip install '.[plot]')"
+        ) from None
     except ValueError as error:  # what MPLBACKEND or a matplotlibrc says
         raise Misuse(f"--plot: matplotlib does not load: {one_line(error)}") from None
 

@@ -159,7 +159,8 @@ def test_without_matplotlib_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert cli._exit_code(["stats", packed.path, "--plot", str(tmp_path / "a.png")]) == 2
-    assert capfd.readouterr().err == "error: --plot needs matplotlib: pip install 'packtool[plot]'\n"
+    how = "pip install 'packtool[plot]' (from a clone: pip install '.[plot]')"
+    assert capfd.readouterr().err == f"error: --plot needs matplotlib: {how}\n"
     assert cli._exit_code(["stats", packed.path]) == 0
 
 
