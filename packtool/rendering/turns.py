@@ -22,6 +22,7 @@ those frames around the messages' own texts, in one way only, that one render ha
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -69,7 +70,7 @@ class TurnFinder:
         turns: Iterable[int],
         *,
         tools: Any = None,
-        extra: Mapping[str, Any] = {},
+        extra: Mapping[str, Any] | None = None,
     ) -> dict[int, tuple[TurnSpan, ...]]:
         """The spans of ``turns``, indices into ``messages``, in ``rendered``, which is ``render(messages, False)``.
 
@@ -78,8 +79,8 @@ class TurnFinder:
             rendered: its real render.
             render: the template, with this conversation's tools and variables.
             turns: which turns to find.
-            tools: what else ``render`` gives to the template: tools, or None,
-            extra: and variables of this conversation.
+            tools: what ``render`` gives to the template as tools; None for none.
+            extra: the other variables that it gives for this conversation alone.
 
         Returns:
             For each turn its span; several, rising, where the template prints something else between its tool
@@ -109,8 +110,8 @@ class TurnFinder:
         return _Conversation(messages, rendered, render, self._marks).part(turn, part, parts)
 
     def _frames_of(
-        self, key: Any, shapes: "tuple[Shape, ...]", messages: Sequence[Message], render: Render
-    ) -> "Iterator[Frames]":
+        self, key: Any, shapes: tuple[Shape, ...], messages: Sequence[Message], render: Render
+    ) -> Iterator[Frames]:
         """Frames that ``messages`` may have: those remembered, then its own."""
         known = key in self._frames
         if not known:
@@ -122,6 +123,13 @@ class TurnFinder:
         # Names and ids are no part of a shape, but a template may print them.
         if known and (own := Frames.of(shapes, messages, render)) is not None:
             yield own
+
+
+class _NoRegion(Enum):
+    """Why a message replaced by stand-ins shows no region."""
+
+    UNSEEN = "the stand-ins do not show"
+    TORN = "they bring a frame with them that the message's own text has not"
 
 
 class _Conversation:
@@ -301,7 +309,7 @@ class _Conversation:
             regions = [one for one in found[:2] if isinstance(one, Region)]
             regions = regions or [one for one in found[2:] if isinstance(one, Region)]
             speaks = any(self._messages[turn].get(key) for key in SPOKEN)
-            if not regions and "torn" in found and speaks and not self._is_passed_over(turn):
+            if not regions and _NoRegion.TORN in found and speaks and not self._is_passed_over(turn):
                 raise Unprovable(f"message {turn + 1}: the template does not print its text where it can be found")
             self._regions[turn] = regions
         return self._regions[turn]
@@ -327,20 +335,17 @@ class _Conversation:
             yield {**message, **changed}
         yield _with_content(message, self._unused)
 
-    def _compare(self, turn: int, replaced: Message) -> Region | str | None:
-        """Where the render differs from that with a message replaced by stand-ins.
-
-        None where those do not show; "torn" where they bring a frame with them that the message's own text has not.
-        """
+    def _compare(self, turn: int, replaced: Message) -> Region | _NoRegion:
+        """Where the render differs from that with a message replaced by stand-ins."""
         other = self._try([*self._messages[:turn], replaced, *self._messages[turn + 1 :]])
         if other is None or not (self._unused in other or self._also_unused in other):
-            return None
+            return _NoRegion.UNSEEN
         # Neither goes past the stand-in, which is in one of the two only.
         ours, marks = self._rendered, self._marks
         start = marks.before_torn(ours, common_prefix(ours, other))
         stop = marks.before_torn(ours, len(ours) - common_suffix(ours, other))
         if stop < start:
-            return "torn" if ours[stop:start].strip() else Region(start, start)
+            return _NoRegion.TORN if ours[stop:start].strip() else Region(start, start)
         return Region(start, stop)
 
     def _neighbours(self, turn: int, region: Region) -> tuple[int, int]:
