@@ -311,7 +311,7 @@ class SharedOptions(BaseModel):
         """Workers to run: what was asked for, else the CPUs this process may use."""
         if self.workers is not None:
             return self.workers
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return usable_cpus()
 
     @classmethod
     def checked(cls, values: Mapping[str, Any], origin: str = "", flags: Mapping[str, Any] | None = None) -> Self:
@@ -414,6 +414,11 @@ class PlanConfig(SharedOptions):
         """The options of the run that these options plan, with one strategy and one length; it has no output."""
         shared = {name: getattr(self, name) for name in self.model_fields_set & SharedOptions.model_fields.keys()}
         return PackConfig(**shared, output=Path(), strategy=strategy, max_length=max_length)
+
+
+def usable_cpus() -> int:
+    """The CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def unknown_name(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:

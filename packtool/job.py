@@ -37,6 +37,9 @@ from packtool.tokenizer import (
 )
 from packtool.tokenizing import Recipe
 
+CHAT_OPTIONS = ("train_on", "end_of_turn", "template_arg", "template_date")
+"""The options that only conversations have, as the manifest names them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -92,12 +95,9 @@ class Job:
         chat = self.recipe.chat
         if chat is None:
             return {}
-        return {
-            "train_on": list(chat.train_on),
-            "end_of_turn": chat.end_of_turn,
-            "template_arg": self.config.template_arg,
-            "template_date": chat.date if chat.uses_date else None,
-        }
+        shown_date = chat.date if chat.uses_date else None
+        values = (list(chat.train_on), chat.end_of_turn, self.config.template_arg, shown_date)
+        return dict(zip(CHAT_OPTIONS, values, strict=True))
 
     @property
     def command(self) -> dict[str, Any]:
@@ -247,13 +247,10 @@ def _refuse_unfit(tokenizer: TokenizerFiles) -> None:
         raise Misuse(f"--encoder fastokens: {error}; leave the choice to --encoder auto") from None
 
 
-_CHAT_OPTIONS = ("chat_template", "template_arg", "template_date", "train_on", "end_of_turn")
-
-
 def _refuse_chat_options(config: PackConfig, shape: RecordShape) -> None:
     if shape.format is FormatName.MESSAGES:
         return
-    for name in _CHAT_OPTIONS:
+    for name in ("chat_template", *CHAT_OPTIONS):
         if name in config.model_fields_set:
             raise Misuse(f"--{name.replace('_', '-')} is for conversations; the records are {shape.describes}")
     if config.overlong is Overlong.TRUNCATE_TURNS:

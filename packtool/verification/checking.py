@@ -6,13 +6,15 @@ once; what says something of whole documents goes over sorted files on disk, so 
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+from packtool.config import usable_cpus
 from packtool.errors import BadData, Misuse
-from packtool.executor import run_in_order
+from packtool.executor import Workers
 from packtool.job import Job
 from packtool.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packtool.planning import PlanRules
@@ -37,7 +39,7 @@ from packtool.verification.replanning import Replanner
 from packtool.verification.report import Finding, Findings, VerifyReport
 from packtool.verification.rules import plan_rules, text_rules
 from packtool.verification.shard_pass import ShardOutcome, ShardTask, look_at_shard
-from packtool.verification.stretches import Order, Spill, merged
+from packtool.verification.stretches import Order, Spill, Stretches, merged
 
 _BYTES_FOR_PROCESSES = 64 << 20
 """Of shards: less is read before another process has started."""
@@ -97,8 +99,19 @@ def verify(
         findings["manifest_files"].fault(str(error))
         findings.miss_all_but("the manifest cannot be used", "manifest_files")
         return _report(folder, findings, None, 0, with_source=origin is not None)
-    with scratch_folder() as work:
-        return _Verification(folder, manifest, findings, work, origin, workers, on_event).run()
+    with scratch_folder() as work, Workers(usable_cpus() if workers is None else workers) as processes:
+        return _Verification(folder, manifest, findings, work, origin, processes, on_event).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What a comparison with the sources is made by."""
+
+    origin: Origin
+    job: Job
+    rules: PlanRules
+    key: int
+    """Of the checksums of tokens and labels."""
 
 
 class _Verification:
@@ -111,7 +124,7 @@ class _Verification:
         findings: Findings,
         work: Path,
         origin: Origin | None,
-        workers: int | None,
+        workers: Workers,
         on_event: Listener,
     ) -> None:
         self._folder = folder
@@ -130,11 +143,11 @@ class _Verification:
         check_card(findings["card"], folder, manifest)
         rules = plan_rules(findings["manifest"], manifest)
         check_tokenizer(findings["tokenizer"], folder, manifest)
-        job = self._job(rules)
-        key = None if job is None else secrets.randbits(64) | 1
+        again = self._again(rules)
+        key = None if again is None else again.key
         # The order of the plan, and that of the sources where it is another one.
         orders = [Order(rules.seed if rules is not None and rules.shuffle else None)]
-        if job is not None and orders[0].seed is not None:
+        if again is not None and orders[0].seed is not None:
             orders.append(Order(None))
         firsts = shard_firsts(folder, manifest)
         places = Places([shard.name for shard in manifest.shards], firsts)
@@ -150,17 +163,12 @@ class _Verification:
             whole.add_tally(tally)
         documents = self._look_at_documents(places, rules, rejects, whole, runs[0], orders[0])
         _check_totals(findings["conservation"], totals(manifest, rejects, tallies, whole, documents))
-        if job is not None and rules is not None and key is not None and self._origin is not None:
-            finding = findings["source"]
-            if findings["documents"].faults:
-                finding.miss("documents are not whole, see there")
-            if not finding.missed:
-                check = OriginCheck(finding, folder, manifest, rules, places, key)
-                check.run(job, self._origin, merged(runs[-1], orders[-1]), self._on_event)
+        if again is not None:
+            self._compare_with_sources(again, places, merged(runs[-1], orders[-1]))
         return _report(folder, findings, whole, packs_read, with_source=self._origin is not None)
 
-    def _job(self, rules: PlanRules | None) -> Job | None:
-        """The job that made the dataset, where it is to be compared with its sources."""
+    def _again(self, rules: PlanRules | None) -> _Again | None:
+        """What to compare the dataset with its sources by; None where that is not asked for, or cannot be done."""
         if self._origin is None:
             return None
         finding = self._findings["source"]
@@ -174,7 +182,15 @@ class _Verification:
         if isinstance(job, str):
             finding.fault(job)
             return None
-        return job
+        return _Again(self._origin, job, rules, secrets.randbits(64) | 1)
+
+    def _compare_with_sources(self, again: _Again, places: Places, blocks: Iterator[Stretches]) -> None:
+        finding = self._findings["source"]
+        if self._findings["documents"].faults:
+            finding.miss("documents are not whole, see there")
+        if not finding.missed:
+            check = OriginCheck(finding, self._folder, self._manifest, again.rules, places, again.key)
+            check.run(again.job, again.origin, blocks, self._workers, self._on_event)
 
     def _look_at_shards(
         self, firsts: Sequence[int], orders: tuple[Order, ...], key: int | None, runs: list[list[Path]]
@@ -189,7 +205,7 @@ class _Verification:
         tallies: list[PackTally] = []
         packs_read = tokens = 0
         self._on_event(Progress(Stage.CHECK, 0, firsts[-1], "packs", 0))
-        with closing(run_in_order(look_at_shard, tasks, self._processes())) as outcomes:
+        with closing(self._outcomes(tasks)) as outcomes:
             for outcome in outcomes:
                 self._take(outcome, runs)
                 tallies.append(outcome.tally)
@@ -198,23 +214,26 @@ class _Verification:
                 self._on_event(Progress(Stage.CHECK, firsts[len(tallies)], firsts[-1], "packs", tokens))
         return tallies, packs_read
 
+    def _outcomes(self, tasks: Iterator[ShardTask]) -> Generator[ShardOutcome, None, None]:
+        if self._bytes() < _BYTES_FOR_PROCESSES:
+            yield from map(look_at_shard, tasks)
+        else:
+            yield from self._workers.run_in_order(look_at_shard, tasks)
+
     def _take(self, outcome: ShardOutcome, runs: list[list[Path]]) -> None:
         self._findings.add(outcome.findings)
         for files, more in zip(runs, outcome.runs, strict=True):
             files += more
 
-    def _processes(self) -> int:
+    def _bytes(self) -> int:
+        """Of the shards, as far as they are there."""
         size = 0
         for shard in self._manifest.shards:
             try:
                 size += (self._folder / shard.name).lstat().st_size
             except OSError:
                 continue
-        if size < _BYTES_FOR_PROCESSES:
-            return 1
-        if self._workers is not None:
-            return self._workers
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return size
 
     def _look_at_documents(
         self,

@@ -7,7 +7,7 @@ by checksums under a key that nobody knew before; where two differ, the pack is 
 import hashlib
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from packtool.config import FormatName, PackConfig
 from packtool.contract import IGNORED
 from packtool.errors import BadData, Misuse, PacktoolError, printable
-from packtool.executor import run_in_order
+from packtool.executor import Workers
 from packtool.hashing import token_checksums
 from packtool.intake import units_of
-from packtool.job import Job, settle
+from packtool.job import CHAT_OPTIONS, Job, settle
 from packtool.manifest import MANIFEST_NAME, TOKENIZER_FOLDER, Manifest, SourceEntry, listed_file
 from packtool.packing import Cut, trained_in
 from packtool.planning import PlanRules
@@ -61,6 +61,8 @@ def settle_again(folder: Path, manifest: Manifest, origin: Origin) -> Job | str:
     """
     find_sources(origin.sources)
     why = ""
+    # The manifest has the format that was found, not the one that was asked for. Some records, such as Alpaca as
+    # conversations, are of it only by name; others would by name fit a shape that auto does not look for, too.
     for format in (manifest.format, FormatName.AUTO.value):
         try:
             job = settle(_config(folder, manifest, origin, format), manifest.options)
@@ -93,8 +95,7 @@ def _config(folder: Path, manifest: Manifest, origin: Origin, format: str) -> Pa
         values["eos"] = "no" if entry.eos_id is None else "yes"
         values["eos_token"] = entry.eos
     if manifest.format == FormatName.MESSAGES:
-        chat = ("train_on", "end_of_turn", "template_arg", "template_date")
-        values |= {name: options[name] for name in chat if options[name] is not None}
+        values |= {name: options[name] for name in CHAT_OPTIONS if options[name] is not None}
         values["chat_template"] = origin.chat_template
     values["prompt_template"] = origin.prompt_template
     return PackConfig.checked({name: value for name, value in values.items() if value is not None})
@@ -111,7 +112,7 @@ def _refuse_template(manifest: Manifest, origin: Origin) -> None:
 
 def _difference(job: Job, manifest: Manifest) -> str:
     """Which of what changes tokens is another than the manifest says; empty if nothing."""
-    chat = ("train_on", "end_of_turn", "template_arg", "template_date") if job.recipe.chat is not None else ()
+    chat = CHAT_OPTIONS if job.recipe.chat is not None else ()
     for name in ("format", "field", "limit", "max_record_bytes", *chat):
         now, then = job.options[name], manifest.options[name]
         if now != then:
@@ -145,33 +146,35 @@ class OriginCheck:
     key: int
     """Of the stretches' checksums."""
 
-    def run(self, job: Job, origin: Origin, blocks: Iterator[Stretches], on_event: Listener) -> None:
+    def run(self, job: Job, origin: Origin, blocks: Iterator[Stretches], workers: Workers, on_event: Listener) -> None:
         """Compare all of it, or a sample; faults are findings.
 
         Args:
             job: as from ``settle_again``.
             origin: where and how much.
             blocks: all stretches in the order of the doc ids, a document never in two blocks.
+            workers: the processes that do it.
             on_event: told how far it is.
         """
         share = 1.0 if origin.sample is None else origin.sample / max(1, self.manifest.records)
-        threshold = 2**64 if share >= 1 else int(share * 2**64)
+        takes_all = share >= 1
+        threshold = 2**64 if takes_all else int(share * 2**64)
         tasks = (UnitAgainTask(unit, job.recipe, origin.seed, threshold) for unit in units_of(job))
-        states = [_SourceState(replace(self.finding)) for _ in self.manifest.sources]
+        states = [_SourceState(Finding(self.finding.name)) for _ in self.manifest.sources]
         stretches = _Cursor(blocks)
         done = 0
         current = 0
         try:
-            with closing(run_in_order(make_unit_again, tasks, job.config.worker_count)) as units:
+            with closing(workers.run_in_order(make_unit_again, tasks)) as units:
                 for unit in units:
                     for index in range(current, unit.source):
-                        self._end_source(states[index], index, stretches, whole=threshold == 2**64)
+                        self._end_source(states[index], index, stretches, whole=takes_all)
                     current = unit.source
                     self._look_at(states[current], unit, stretches)
                     done += unit.bytes
                     on_event(Progress(Stage.COMPARE, done, None, "bytes", 0))
             for index in range(current, len(states)):
-                self._end_source(states[index], index, stretches, whole=threshold == 2**64)
+                self._end_source(states[index], index, stretches, whole=takes_all)
             on_event(Progress(Stage.COMPARE, done, done, "bytes", 0))
         except BadData as error:
             self.finding.fault(str(error))

@@ -9,6 +9,7 @@ from typing import Any
 
 from packtool import __version__
 from packtool.config import INT32_MAX, FormatName
+from packtool.job import CHAT_OPTIONS
 from packtool.manifest import MANIFEST_NAME, Manifest
 from packtool.packing import STRATEGIES
 from packtool.planning import PlanRules
@@ -48,7 +49,7 @@ def plan_rules(finding: Finding, manifest: Manifest) -> PlanRules | None:
     options = manifest.options
     expected = dict(_OPTIONS)
     if manifest.format == FormatName.MESSAGES:
-        expected |= _CHAT_OPTIONS
+        expected |= zip(CHAT_OPTIONS, _CHAT_VALUES, strict=True)
     complete = True
     for name, (fits, what) in expected.items():
         finding.checked += 1
@@ -158,9 +159,10 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_record_bytes": (_is_int(1, _BIG), "a number of at least 1"),
 }
 """The options that every dataset of this version has, and what each must be."""
-_CHAT_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "train_on": (lambda value: isinstance(value, list) and all(isinstance(role, str) for role in value), "roles"),
-    "end_of_turn": (_is(bool), "true or false"),
-    "template_arg": (_is(dict), "variables of the template"),
-    "template_date": (_or_none(_is(str)), "a date, or null"),
-}
+_CHAT_VALUES: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (lambda value: isinstance(value, list) and all(isinstance(role, str) for role in value), "roles"),
+    (_is(bool), "true or false"),
+    (_is(dict), "variables of the template"),
+    (_or_none(_is(str)), "a date, or null"),
+)
+"""The same for conversations, in the order of ``CHAT_OPTIONS``."""
