@@ -1,5 +1,6 @@
-"""From tokenized documents to packs, in memory and on disk, in one process: packtool's planning and assembly
-against TRL's ``bfd`` in `datasets`' map of 1,000 rows, both with ids and labels.
+"""From tokenized documents to packs: packtool's planning and assembly against TRL's ``bfd`` in `datasets`' map of
+1,000 rows, both with ids and labels. In memory each is one process; to disk packtool writes its shards with all its
+workers, and TRL maps in one process or in as many, whichever is faster.
 
 Lengths are log-normal with median 350, as in published instruction sets; a third of each document is a prompt.
 packtool takes the documents from its token store, as in a run; TRL has them in memory already.
@@ -9,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tests.bench.measuring import Stopwatch, Timing, run_function, take_turns
+from tests.bench.measuring import Run, Stopwatch, Timing, run_function, take_turns
 from tests.bench.report import Goal, Line
 from tests.bench.setting import MAX_LENGTH, Setting
 
@@ -25,29 +26,39 @@ def measure_tokenized(setting: Setting) -> list[Line]:
     documents = setting.megabytes * _DOCUMENTS_PER_MEGABYTE
     run_function(make_store, folder=str(store), documents=documents)
     lines: list[Line] = []
-    for what, to_disk, goal in (("packs in memory", False, Goal(8)), ("packs in Parquet", True, Goal(3))):
+    for what, workers, peers, goal in (
+        ("packs in memory", 0, (1,), Goal(8)),
+        ("packs in Parquet", setting.workers, tuple({1, setting.workers}), Goal(3)),
+    ):
+
+        def ours(workers: int = workers) -> Run:
+            folder = str(setting.fresh("ours"))
+            return run_function(pack_with_packtool, store=str(store), folder=folder, workers=workers)
+
+        def theirs(processes: int, to_disk: bool = workers > 0) -> Run:
+            folder = str(setting.fresh("peer"))
+            arguments = {"store": str(store), "folder": folder, "to_disk": to_disk, "processes": processes}
+            return run_function(pack_with_trl, **arguments)
+
         timings = take_turns(
-            {
-                "packtool": lambda to_disk=to_disk: run_function(
-                    pack_with_packtool, store=str(store), folder=str(setting.fresh("ours")), to_disk=to_disk
-                ),
-                "TRL bfd, map of 1,000": lambda to_disk=to_disk: run_function(
-                    pack_with_trl, store=str(store), folder=str(setting.fresh("peer")), to_disk=to_disk
-                ),
-            },
+            {"packtool": ours, **{_peer(count): lambda count=count, run=theirs: run(count) for count in peers}},
             setting.rounds,
         )
-        ours, theirs = timings.values()
+        best = min(timing.seconds for name, timing in timings.items() if name != "packtool")
         for name, timing in timings.items():
             rate = f"{timing.facts['tokens'] / 1e6 / timing.seconds:.0f} Mtok/s"
-            if timing is ours:
-                ratio = theirs.seconds / ours.seconds
+            if name == "packtool":
+                ratio = best / timing.seconds
                 lines.append(Line(_what(documents, what), name, timing, rate, _fill(timing), ratio, "faster", goal))
             else:
                 lines.append(Line(_what(documents, what), name, timing, rate, _fill(timing)))
     for name in ("store", "ours", "peer"):
         setting.fresh(name)
     return lines
+
+
+def _peer(processes: int) -> str:
+    return "TRL bfd, map of 1,000" + (f", {processes} processes" if processes > 1 else "")
 
 
 def _what(documents: int, what: str) -> str:
@@ -95,9 +106,10 @@ def _stored(store: str) -> tuple[Any, list[Any]]:
 # --- the contestants -----------------------------------------------------------------------------------------
 
 
-def pack_with_packtool(store: str, folder: str, to_disk: bool) -> dict[str, Any]:
-    """Plan, then assemble row group by row group: to Arrow tables that stay in memory, or to shards."""
+def pack_with_packtool(store: str, folder: str, workers: int) -> dict[str, Any]:
+    """Plan, then assemble row group by row group: to Arrow tables that stay in memory (0 workers), or to shards."""
     from packtool.assembly import Fetcher, ShardTask, StoredUnitFiles, assemble, write_shard, write_units
+    from packtool.executor import run_in_order
     from packtool.packing import STRATEGIES
     from packtool.planning import PlacedUnit, PlanRules, cut_shards, make_plan, read_packs
     from packtool.shards import row_group_packs
@@ -114,15 +126,26 @@ def pack_with_packtool(store: str, folder: str, to_disk: bool) -> dict[str, Any]
     tables = []
     with Stopwatch() as watch:
         plan = make_plan(units, opened, rules, Path(folder) / "plan", lambda _: None)
-        if to_disk:
+        if workers:
             units_file = Path(folder) / "units.txt"
             write_units(iter(files), units_file)
-            _, ranges = cut_shards(plan.groups, 64_000_000, None, step)
-            for number, packs in enumerate(ranges):
-                name = f"{number}.parquet"
-                place = Path(folder) / name
-                first, stop = packs.first, packs.stop
-                write_shard(ShardTask(place, name, plan.folder, units_file, first, stop, step, MAX_LENGTH, None))
+            _, ranges = cut_shards(plan.groups, None, None, step)
+            tasks = [
+                ShardTask(
+                    Path(folder) / f"{number}.parquet",
+                    f"{number}.parquet",
+                    plan.folder,
+                    units_file,
+                    packs.first,
+                    packs.stop,
+                    step,
+                    MAX_LENGTH,
+                    None,
+                )
+                for number, packs in enumerate(ranges)
+            ]
+            for _ in run_in_order(write_shard, tasks, workers):
+                pass
         else:
             with Fetcher(files) as fetcher:
                 for first in range(0, plan.packs, step):
@@ -133,7 +156,7 @@ def pack_with_packtool(store: str, folder: str, to_disk: bool) -> dict[str, Any]
     return {**watch.taken, "tokens": tokens, "packs": plan.packs, "fill": fill}
 
 
-def pack_with_trl(store: str, folder: str, to_disk: bool) -> dict[str, Any]:
+def pack_with_trl(store: str, folder: str, to_disk: bool, processes: int) -> dict[str, Any]:
     """TRL's ``bfd`` over a dataset in memory, its result in memory too, and then to Parquet."""
     import numpy as np
     import pyarrow as pa
@@ -158,7 +181,8 @@ def pack_with_trl(store: str, folder: str, to_disk: bool) -> dict[str, Any]:
     dataset = Dataset(pa.concat_tables(tables))
     Path(folder).mkdir()
     with Stopwatch() as watch:
-        packed = pack_dataset(dataset, MAX_LENGTH, "bfd", map_kwargs={"keep_in_memory": True})
+        several = {"num_proc": processes} if processes > 1 else {}
+        packed = pack_dataset(dataset, MAX_LENGTH, "bfd", map_kwargs={"keep_in_memory": True, **several})
         if to_disk:
             packed.to_parquet(f"{folder}/packed.parquet")
     return {**watch.taken, **trl_result(packed)}
