@@ -63,10 +63,9 @@ class Job:
     @property
     def template_digest(self) -> str | None:
         """The sha256 of the source of what renders prompts or chats."""
-        source = self.shape.template
         if self.recipe.chat is not None:
-            source = json.dumps(self.recipe.chat.templates)
-        return None if source is None else hashlib.sha256(source.encode()).hexdigest()
+            return chat_template_digest(self.recipe.chat.templates)
+        return None if self.shape.template is None else prompt_template_digest(self.shape.template)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -119,6 +118,16 @@ class Job:
 
 _MOST_PADDED = 1 << 24
 """Tokens in a pack with padding: half a gigabyte of memory for one."""
+
+
+def chat_template_digest(templates: Sequence[tuple[str, str]]) -> str:
+    """The sha256 of chat templates, as ``chat_templates`` gives them."""
+    return prompt_template_digest(json.dumps(templates))
+
+
+def prompt_template_digest(source: str) -> str:
+    """The sha256 of the source of a prompt template."""
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -273,7 +273,10 @@ def read_sums(path: Path) -> PackSums:
     arrays = []
     for key in (b"pack_tokens", b"pack_squares", b"pack_segments"):
         try:
-            array = np.array(json.loads(metadata[_KEY_PREFIX + key]), dtype=np.int64)
+            values = json.loads(metadata[_KEY_PREFIX + key])
+            if set(map(type, values)) - {int}:
+                raise TypeError("not all of them are whole numbers")
+            array = np.array(values, dtype=np.int64)
         except (KeyError, ValueError, OverflowError, TypeError):
             raise BadData(f"{path}: the metadata {(_KEY_PREFIX + key).decode()} is missing or damaged") from None
         if array.shape != (file.metadata.num_rows,):

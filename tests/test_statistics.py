@@ -202,6 +202,8 @@ def test_what_is_no_dataset_is_an_error(tmp_path: Path, make: Callable[[Path], N
         ("pack_segments", 0, "row 1 are those of no pack"),
         ("pack_squares", 2**62, "row 1 are those of no pack"),
         ("pack_tokens", 2**63, "pack_tokens is missing or damaged"),
+        ("pack_tokens", 16.0, "pack_tokens is missing or damaged"),
+        ("pack_segments", True, "pack_segments is missing or damaged"),
         ("pack_tokens", 15, "the shards do not hold what the manifest says"),
     ],
 )

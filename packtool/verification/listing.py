@@ -21,10 +21,11 @@ from packtool.manifest import (
     listed_file,
 )
 from packtool.shards import shard_name
-from packtool.tokenizer import TOKENIZER_FILE
+from packtool.tokenizer import KEPT_FILES, TOKENIZER_FILE
 from packtool.verification.report import Finding
 
 _CARD_BYTES = 64 << 20  # a card of 99,999 shards has a few megabytes
+_BESIDE_SHARDS = frozenset({CARD_NAME, REJECTS_NAME, *(f"{TOKENIZER_FOLDER}/{name}" for name in KEPT_FILES)})
 _NEEDED = (CARD_NAME, REJECTS_NAME, f"{TOKENIZER_FOLDER}/{TOKENIZER_FILE}")
 
 
@@ -67,9 +68,12 @@ def check_file(finding: Finding, folder: Path, entry: FileEntry | ShardEntry) ->
 
 
 def check_stray_files(finding: Finding, folder: Path, manifest: Manifest) -> None:
-    """Whatever is in the folder and its tokenizer folder, and not listed; hidden files are no part of a dataset."""
-    known = {shard.name for shard in manifest.shards} | {file.name for file in manifest.files}
-    known |= {MANIFEST_NAME, RUN_NAME}
+    """Whatever is in the folder and its tokenizer folder, and not listed; hidden files are no part of a dataset.
+
+    Nor is a file that packtool does not write, though it be listed.
+    """
+    listed = {file.name for file in manifest.files}
+    known = {MANIFEST_NAME, RUN_NAME, *(shard.name for shard in manifest.shards), *(listed & _BESIDE_SHARDS)}
     folders = [folder]
     if (folder / TOKENIZER_FOLDER).is_dir() and not (folder / TOKENIZER_FOLDER).is_symlink():
         known.add(TOKENIZER_FOLDER)
@@ -84,8 +88,10 @@ def check_stray_files(finding: Finding, folder: Path, manifest: Manifest) -> Non
             if path.name.startswith("."):
                 continue
             finding.checked += 1
-            if path.relative_to(folder).as_posix() not in known:
-                finding.fault(f"{path}: not listed in the manifest; move it elsewhere")
+            name = path.relative_to(folder).as_posix()
+            if name not in known:
+                told = "no file of a dataset, though listed" if name in listed else "not listed"
+                finding.fault(f"{path}: {told} in the manifest; move it elsewhere")
 
 
 def check_card(finding: Finding, folder: Path, manifest: Manifest) -> None:

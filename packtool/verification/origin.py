@@ -14,19 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packtool.accounts import recorded_name
 from packtool.config import FormatName, PackConfig
 from packtool.contract import IGNORED
 from packtool.errors import BadData, Misuse, PacktoolError, printable
 from packtool.executor import Workers
 from packtool.hashing import token_checksums
 from packtool.intake import units_of
-from packtool.job import CHAT_OPTIONS, Job, settle
+from packtool.job import CHAT_OPTIONS, Job, chat_template_digest, prompt_template_digest, settle
 from packtool.manifest import MANIFEST_NAME, TOKENIZER_FOLDER, Manifest, SourceEntry, listed_file
 from packtool.packing import Cut, trained_in
 from packtool.planning import PlanRules
 from packtool.progress import Listener, Progress, Stage
+from packtool.rendering.prompt_completion import read_template
 from packtool.shards import Int32s, Int64s, open_shard, read_row_group
 from packtool.sources import find_sources, shown
+from packtool.tokenizer import chat_templates, find_tokenizer
 from packtool.verification.documents import Documents
 from packtool.verification.places import Places
 from packtool.verification.rendering_again import UnitAgain, UnitAgainTask, make_unit_again
@@ -56,10 +59,11 @@ def settle_again(folder: Path, manifest: Manifest, origin: Origin) -> Job | str:
     """The job that made the dataset, from the manifest and the given sources; or why there is none such.
 
     Raises:
-        Misuse: a source is not there, or the template that it was made with is needed and not given.
+        Misuse: a source is not there, or the template that it was made with is needed and not given, or not that one.
         BadData: a source may not be read.
     """
     find_sources(origin.sources)
+    _check_template(folder, manifest, origin)
     why = ""
     # The manifest has the format that was found, not the one that was asked for. Some records, such as Alpaca as
     # conversations, are of it only by name; others would by name fit a shape that auto does not look for, too.
@@ -70,7 +74,8 @@ def settle_again(folder: Path, manifest: Manifest, origin: Origin) -> Job | str:
             why = why or f"the sources are not what it was made from: {error}"
             continue
         if job.template_digest != manifest.template_digest:
-            _refuse_template(manifest, origin)
+            option = "--chat-template" if manifest.format == FormatName.MESSAGES else "--prompt-template"
+            raise Misuse(f"the dataset was made with a template that is not kept in it; give it with {option} FILE")
         if not (told := _difference(job, manifest)):
             return job
         why = why or f"the sources are not what it was made from: {told}"
@@ -101,13 +106,21 @@ def _config(folder: Path, manifest: Manifest, origin: Origin, format: str) -> Pa
     return PackConfig.checked({name: value for name, value in values.items() if value is not None})
 
 
-def _refuse_template(manifest: Manifest, origin: Origin) -> None:
-    is_chat = manifest.format == FormatName.MESSAGES
-    option = "--chat-template" if is_chat else "--prompt-template"
-    given = origin.chat_template if is_chat else origin.prompt_template
-    if given is None:
-        raise Misuse(f"the dataset was made with a template that is not kept in it; give it with {option} FILE")
-    raise Misuse(f"{option} {given}: not the template that the dataset was made with")
+def _check_template(folder: Path, manifest: Manifest, origin: Origin) -> None:
+    """Refuse a template that was given and is not the one, before any record is read."""
+    if origin.chat_template is not None:
+        option, given, needed = "--chat-template", origin.chat_template, manifest.format == FormatName.MESSAGES
+        tokenizer = find_tokenizer(str((folder / TOKENIZER_FOLDER).absolute()))
+        digest = chat_template_digest(chat_templates(tokenizer, given)[0])
+    elif origin.prompt_template is not None:
+        option, given, needed = "--prompt-template", str(origin.prompt_template), manifest.format != FormatName.MESSAGES
+        digest = prompt_template_digest(read_template(origin.prompt_template))
+    else:
+        return
+    if not needed or manifest.template_digest is None:
+        raise Misuse(f"{option} {given}: the dataset was made without one; leave it out")
+    if digest != manifest.template_digest:
+        raise Misuse(f"{option} {given}: not the template that the dataset was made with")
 
 
 def _difference(job: Job, manifest: Manifest) -> str:
@@ -122,7 +135,22 @@ def _difference(job: Job, manifest: Manifest) -> str:
         return f"BOS and EOS are {job.recipe.bos_ids} and {job.recipe.eos_id}, not {entry.bos_ids} and {entry.eos_id}"
     if len(job.sources) != len(manifest.sources):
         return f"they are {len(job.sources)}, and it was made from {len(manifest.sources)}"
-    return ""
+    return _names_changed_round([recorded_name(source.name) for source in job.sources], manifest)
+
+
+def _names_changed_round(given: list[str], manifest: Manifest) -> str:
+    """What to say where the sources have the names that they had, but one has that of another; else nothing.
+
+    Other names are nothing to say of: files may be moved, and packed again in another way.
+    """
+    held = [entry.name for entry in manifest.sources]
+    if sorted(given) != sorted(held) or given == held:
+        return ""
+    index = next(index for index, name in enumerate(given) if name != held[index])
+    return (
+        f"source {index + 1} is {given[index]!r}, and in the manifest {held[index]!r}, which is another one of them; "
+        "give them in the order of the manifest, which may have changed their names round"
+    )
 
 
 @dataclass(slots=True)

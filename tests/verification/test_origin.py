@@ -13,6 +13,7 @@ import pytest
 from packtool import BadData, Misuse
 from packtool.verification import VerifyReport, verify
 from tests import runs
+from tests.dataset_builder import change_manifest
 from tests.verification.agreement import agree, read, written
 from tests.verification.bases import Made, faults
 from tests.verification.corruptions import find
@@ -148,6 +149,51 @@ def test_a_prompt_template_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="give it with --prompt-template FILE"):
         compared(tmp_path / "out", [source])
     assert compared(tmp_path / "out", [source], prompt_template=template).ok
+
+
+def test_a_template_that_is_not_the_one_is_misuse_before_anything_is_read(tmp_path: Path) -> None:
+    source = runs.write_jsonl(tmp_path / "a.jsonl", CHATS)
+    prompts = runs.write_jsonl(tmp_path / "p.jsonl", ANSWERS)
+    template = tmp_path / "t.jinja"
+    template.write_text("{% broken")
+    runs.run(source, tmp_path / "chats", max_length=64)
+    runs.run(prompts, tmp_path / "prompts", max_length=64)
+    nowhere = str(tmp_path / "nowhere")
+    for folder, options, told in (
+        ("chats", {"chat_template": nowhere}, "neither a file nor a template"),
+        ("chats", {"chat_template": str(template)}, "not the template that the dataset was made with"),
+        ("chats", {"prompt_template": str(template)}, "was made without one; leave it out"),
+        ("prompts", {"prompt_template": nowhere}, "cannot read the prompt template"),
+        ("prompts", {"prompt_template": str(template)}, "was made without one; leave it out"),
+        ("prompts", {"chat_template": str(template)}, "was made without one; leave it out"),
+    ):
+        with pytest.raises(Misuse, match=told):
+            compared(tmp_path / folder, [prompts], **options)
+
+
+# --- names -----------------------------------------------------------------------------------------------------
+
+
+def test_names_that_were_changed_round_are_found_and_other_names_are_not(tmp_path: Path) -> None:
+    for name, records in (("a.jsonl", TEXTS[:20]), ("b.jsonl", TEXTS[20:]), ("c.jsonl", TEXTS[:3])):
+        runs.write_jsonl(tmp_path / name, records)
+    sources = [tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl")]
+    runs.run(sources, tmp_path / "out", max_length=64)
+    moved = [source.rename(source.with_name(f"{5 - number}.jsonl")) for number, source in enumerate(sources)]
+    assert compared(tmp_path / "out", moved).ok, "files may have other names by now"
+    for source, now in zip(sources, moved, strict=True):
+        now.rename(source)
+    rejects = tmp_path / "out" / "rejects.jsonl"
+    assert not rejects.read_text(), "no row names a source"
+
+    def swap(values: dict[str, Any]) -> None:
+        first, second, _ = values["sources"]
+        first["name"], second["name"] = second["name"], first["name"]
+
+    change_manifest(tmp_path / "out", swap)
+    told = faults(compared(tmp_path / "out", sources))
+    assert set(told) == {"source"}
+    assert "source 1 is 'a.jsonl', and in the manifest 'b.jsonl'" in told["source"]
 
 
 # --- what is told ----------------------------------------------------------------------------------------------

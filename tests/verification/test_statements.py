@@ -148,6 +148,17 @@ def test_a_stray_file_is_found(copied: Callable[[str], Made], name: str) -> None
     assert str(folder / name.removesuffix("/x.parquet")) in found["stray_files"]
 
 
+@pytest.mark.parametrize("name", ["hello.txt", "t.py", "dataset_infos.json", "tokenizer/vocab.json"])
+def test_a_stray_file_is_found_though_the_manifest_lists_it(copied: Callable[[str], Made], name: str) -> None:
+    folder, _ = copied("text")
+    (folder / name).write_text("{}")
+    change_manifest(folder, lambda values: values["files"].append({"name": name, "bytes": 2, "sha256": "0" * 64}))
+    remake(folder)
+    found = faults(verify(folder))
+    told = f"{folder / name}: no file of a dataset, though listed in the manifest; move it elsewhere"
+    assert found == {"stray_files": told}
+
+
 def test_hidden_files_are_no_part_of_a_dataset(copied: Callable[[str], Made]) -> None:
     folder, _ = copied("text")
     (folder / ".gitattributes").write_text("*.parquet filter=lfs\n")
