@@ -330,10 +330,15 @@ _KINDS = {
 _COMPRESSIONS = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
 
 
+def compression_of(name: str) -> Compression:
+    """What a file's name says of the compression around it."""
+    return _COMPRESSIONS.get(Path(name.lower()).suffix, Compression.NONE)
+
+
 def _suffixes(path: Path) -> tuple[str, Compression] | None:
     """The extension that says the kind and the compression around it; None if packtool does not read it."""
     name = Path(path.name.lower())
-    compression = _COMPRESSIONS.get(name.suffix, Compression.NONE)
+    compression = compression_of(name.name)
     inner = name.suffix if compression is Compression.NONE else Path(name.stem).suffix
     if inner not in _KINDS or (compression is not Compression.NONE and _KINDS[inner] is not Kind.LINES):
         return None

@@ -47,7 +47,7 @@ _BYTES_FOR_PROCESSES = 64 << 20
 
 def verify(
     path: str | PathLike[str],
-    source: Sequence[str | PathLike[str]] | None = None,
+    source: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     *,
     sample: int | None = None,
     seed: int = 0,
@@ -60,8 +60,8 @@ def verify(
 
     Args:
         path: the dataset's folder.
-        source: what it was packed from, as it was given to ``pack``: then that is rendered and tokenized again and
-            compared, token by token and label by label.
+        source: what it was packed from, one or several, as given to ``pack``: then that is rendered and tokenized
+            again and compared, token by token and label by label.
         sample: compare only about so many records of the sources.
         seed: which ones.
         chat_template: with conversations that were not rendered by the tokenizer's own template, the one that was.
@@ -74,7 +74,7 @@ def verify(
 
     Raises:
         BadData: there is no dataset there at all (no folder, or no manifest in it), or a source may not be read.
-        Misuse: a source is not there, or a template is needed.
+        Misuse: no source is given, or one is not there; a template is needed, or is not the one.
         PacktoolError: what is sorted on disk has no room in the folder for temporary files.
     """
     folder = Path(path)
@@ -82,8 +82,11 @@ def verify(
         raise Misuse("--sample takes a number of at least 1, and is of the records of --source; give that, too")
     origin = None
     if source is not None:
+        sources = [source] if isinstance(source, str | PathLike) else source
+        if not sources:
+            raise Misuse("--source: none is given; give what the dataset was packed from")
         origin = Origin(
-            sources=tuple(os.fspath(one) for one in source),
+            sources=tuple(os.fspath(one) for one in sources),
             sample=sample,
             seed=seed,
             chat_template=chat_template,
@@ -249,7 +252,9 @@ class _Verification:
         if findings["pieces"].missed:
             return tally  # with packs or rejects that could not be read, hardly a document is whole
         replanner = None
-        if rules is not None:
+        if rules is None:
+            findings.miss("the manifest's options are not complete, see there", "pieces", "packing")
+        else:
             tokens = int(rejects.sums.tokens.sum() + whole.sums.tokens.sum())
             documents = int(rejects.sums.documents.sum() + whole.sums.documents.sum())
             replanner = Replanner(findings["packing"], places, rules, tokens, documents)

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from packtool import __version__
 from packtool.config import INT32_MAX, FormatName
 from packtool.job import CHAT_OPTIONS
 from packtool.manifest import MANIFEST_NAME, Manifest
 from packtool.packing import STRATEGIES
 from packtool.planning import PlanRules
-from packtool.sources import Compression, Kind
+from packtool.sources import Compression, Kind, compression_of
 from packtool.tokenized import TRAIN_FIELDS
 from packtool.verification.report import Finding
 
@@ -44,7 +43,7 @@ def text_rules(manifest: Manifest) -> TextRules:
 def plan_rules(finding: Finding, manifest: Manifest) -> PlanRules | None:
     """Check the manifest's options; the rules in them, or None where they are not complete.
 
-    Another version of packtool may have had other options, so only this version's must be there.
+    Which options there are follows from the manifest's ``format_version``, whatever version of packtool it names.
     """
     options = manifest.options
     expected = dict(_OPTIONS)
@@ -55,11 +54,12 @@ def plan_rules(finding: Finding, manifest: Manifest) -> PlanRules | None:
         finding.checked += 1
         if name not in options:
             complete = False
-            if manifest.packtool_version == __version__:
-                finding.fault(f"{MANIFEST_NAME}: options.{name} is missing")
+            finding.fault(f"{MANIFEST_NAME}: options.{name} is missing")
         elif not fits(options[name]):
             complete = False
             finding.fault(f"{MANIFEST_NAME}: options.{name} is {options[name]!r:.60}; expected {what}")
+    for name in options.keys() - expected.keys():
+        finding.fault(f"{MANIFEST_NAME}: options.{name:.60} is no option of such a dataset")
     _check_agreement(finding, manifest)
     if not complete:
         return None
@@ -94,6 +94,12 @@ def _check_agreement(finding: Finding, manifest: Manifest) -> None:
     demand(
         not isinstance(limit, int) or manifest.records <= limit, f"{manifest.records} records, over the limit {limit}"
     )
+    shards, shard_tokens = manifest.options.get("shards"), manifest.options.get("shard_tokens")
+    demand(
+        shards is None or shards == len(manifest.shards),
+        f"options.shards is {shards!r:.60}, and there are {len(manifest.shards)}",
+    )
+    demand(shards is None or shard_tokens is None, "options.shards and options.shard_tokens are both given")
     told = manifest.versions.get("packtool", manifest.packtool_version)
     demand(told == manifest.packtool_version, f"packtool_version is not versions.packtool, {told!r:.60}")
     templated = manifest.template_digest is not None
@@ -115,7 +121,11 @@ def _check_agreement(finding: Finding, manifest: Manifest) -> None:
     for source in manifest.sources:
         where = f"source {source.name!r:.80}"
         demand(source.kind in set(Kind), f"{where} is of kind {source.kind!r:.60}, which is none")
-        demand(source.compression in set(Compression), f"{where}: compression is {source.compression!r:.60}")
+        expected = compression_of(source.name) if source.kind in (Kind.LINES, Kind.ARRAY) else Compression.NONE
+        demand(
+            source.compression == expected,
+            f"{where} of kind {source.kind!r:.60}: compression is {source.compression!r:.60}; expected {expected}",
+        )
         counts = f"{source.rows} rows, {source.records} records and {source.documents} documents"
         demand(source.documents <= source.records <= source.rows, f"{where} has {counts}")
         # Only lines may be blank.
@@ -158,7 +168,7 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "shards": (_or_none(_is_int(1, _BIG)), "a number of at least 1, or null"),
     "max_record_bytes": (_is_int(1, _BIG), "a number of at least 1"),
 }
-"""The options that every dataset of this version has, and what each must be."""
+"""The options that every dataset of this format version has, and what each must be."""
 _CHAT_VALUES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (lambda value: isinstance(value, list) and all(isinstance(role, str) for role in value), "roles"),
     (_is(bool), "true or false"),

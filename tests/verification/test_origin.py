@@ -57,6 +57,15 @@ def test_a_run_is_found_again_in_its_sources(tmp_path: Path, name: str) -> None:
     assert check.checked == options.get("limit", len(records))
 
 
+def test_one_source_needs_no_list_and_none_is_misuse(tmp_path: Path) -> None:
+    source = runs.write_jsonl(tmp_path / "a.jsonl", TEXTS)
+    runs.run(source, tmp_path / "out", max_length=64)
+    for one in (source, str(source)):
+        assert verify(tmp_path / "out", one, workers=1).ok
+    with pytest.raises(Misuse, match="none is given"):
+        verify(tmp_path / "out", [])
+
+
 def test_files_of_every_kind_are_read_again(tmp_path: Path) -> None:
     columns = pa.table({"text": [record["text"] for record in TEXTS]})
     pq.write_table(columns, tmp_path / "a.parquet")

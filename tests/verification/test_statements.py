@@ -67,7 +67,11 @@ EDITS: list[tuple[str, str, Callable[[Values], None]]] = [
     ("text", "manifest", to("sources.0.kind", "leaves")),
     ("text", "manifest", to("sources.0.kind", "parquet")),
     ("text", "manifest", to("sources.0.compression", "none of them")),
+    ("text", "manifest", to("sources.0.compression", "gzip")),
     ("text", "manifest", to("sources.0.documents", 16)),
+    ("text", "manifest", to("options.shards", 5)),
+    ("text", "manifest", to("options.shard_tokens", 100)),
+    ("text", "manifest", to("options.more", None)),
     *(("text", "manifest", without(option)) for option in ("overlong", "shuffle", "seed", "max_segments", "field")),
     ("padded", "padding", to("options.pad", False, "padded")),
     ("padded", "padding", to("tokenizer.pad_id", 5)),
@@ -90,6 +94,22 @@ def test_an_edited_statement_is_found(
     folder, _ = copied(base)
     change_manifest(folder, edit)
     assert check in faults(verify(folder))
+
+
+def test_a_plan_that_the_options_do_not_tell_of_is_not_called_sound(copied: Callable[[str], Made]) -> None:
+    folder, sources = copied("text")
+
+    def of_another_version(values: Values) -> None:
+        values["packtool_version"] = values["versions"]["packtool"] = "0.0.9"
+
+    change_manifest(folder, of_another_version)
+    assert verify(folder).ok, "another version may have made it"
+    change_manifest(folder, without("seed"))
+    for source in (None, sources):
+        report = verify(folder, source, workers=1)
+        assert faults(report) == {"manifest": "manifest.json: options.seed is missing"}
+        unmade = {check.name for check in report.checks if not check.ok and not check.faults}
+        assert unmade == {"pieces", "packing", *(["source"] if source else [])}
 
 
 # --- the card and the folder ---------------------------------------------------------------------------------
