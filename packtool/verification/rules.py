@@ -58,7 +58,7 @@ def plan_rules(finding: Finding, manifest: Manifest) -> PlanRules | None:
         elif not fits(options[name]):
             complete = False
             finding.fault(f"{MANIFEST_NAME}: options.{name} is {options[name]!r:.60}; expected {what}")
-    for name in options.keys() - expected.keys():
+    for name in sorted(options.keys() - expected.keys()):
         finding.fault(f"{MANIFEST_NAME}: options.{name:.60} is no option of such a dataset")
     _check_agreement(finding, manifest)
     if not complete:
