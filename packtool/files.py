@@ -1,13 +1,15 @@
 """Files that are either whole or not there: write under a temporary name, fsync, rename, fsync the folder."""
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 TEMPORARY_MARK = ".tmp-"
 """Every unfinished file or folder carries this in its name; nothing finished does."""
@@ -101,6 +103,63 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Write ``content`` as the whole of ``path``, or leave what was there."""
     with atomic_file(path) as handle:
         handle.write(content)
+
+
+class Unreadable(Exception):
+    """A file of packtool's own is not what was written; the text says what it is instead, without its name."""
+
+
+class Missing(Unreadable):
+    """It is not there."""
+
+
+OWN_BYTES = 256 << 20
+"""Unless a caller says otherwise, a file of packtool's own is smaller; so is the manifest of 99,999 shards."""
+
+
+def read_own(path: Path, most: int = OWN_BYTES) -> bytes:
+    """The content of a file that packtool wrote, or that somebody put in its place: a link is not followed.
+
+    Raises:
+        Missing: there is none.
+        Unreadable: it is no plain file, has more than ``most`` bytes, or cannot be read.
+    """
+    try:
+        # Opening a pipe would wait for somebody to write to it.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Missing("not there") from None
+    except OSError as error:
+        raise Unreadable("a link" if path.is_symlink() else f"cannot be read: {error.strerror}") from None
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unreadable("not a regular file")
+        if found.st_size > most:
+            raise Unreadable(f"has {found.st_size:,} bytes, more than {most:,}")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(most)
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(handle)
+
+
+def parse_own(raw: bytes) -> Any:
+    """The JSON in what packtool wrote, or somebody else did.
+
+    Raises:
+        Unreadable: it is none, or nested too deep.
+    """
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"not JSON: {error}") from None
+
+
+def read_json(path: Path, most: int = OWN_BYTES) -> Any:
+    """``parse_own`` of ``read_own``."""
+    return parse_own(read_own(path, most))
 
 
 def sha256_of(path: Path) -> str:

@@ -4,10 +4,12 @@ A lock is stale on the same host when its process is gone (process ids are told 
 time), and elsewhere (another host, another container) when nobody touched it for two minutes.
 """
 
+import errno
 import fcntl
 import json
 import os
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -16,11 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packtool.errors import Misuse
-from packtool.files import naming
+from packtool.files import Unreadable, naming, parse_own
 
 TOUCH_SECONDS = 10.0
 STALE_SECONDS = 120.0
 _POLL_SECONDS = 0.1
+_AGAIN_SECONDS = 0.01
+"""Before another try, where the lock was free but another run had it first."""
 
 
 class InUse(Misuse):
@@ -70,14 +74,19 @@ def locked(path: Path) -> Iterator[None]:
 
     Raises:
         InUse: another run holds it; the message names its process and host and says how to clear it.
+        Misuse: something else is in its place.
     """
     here = Holder.of_this_process()
+    deadline = time.monotonic() + TOUCH_SECONDS + 1.0
     while True:
         try:
             handle = _acquire(path, here)
             break
-        except _Starting:
-            time.sleep(_POLL_SECONDS)  # not for long: it is soon read, or old enough to be stale
+        except _Starting as error:
+            # Not for long: it is soon read, or old enough to be stale; unless its time is in the future.
+            if time.monotonic() >= deadline:
+                raise InUse(f"{path}: says nothing of who holds it; if no run is at work there, remove it") from error
+            time.sleep(_POLL_SECONDS)
     with _held(path, handle):
         yield
 
@@ -87,6 +96,9 @@ def locked_in_turn(path: Path, patience: float) -> Iterator[bool]:
     """Hold the lock file ``path``, after whoever holds it now; but wait for ``patience`` seconds at most.
 
     Gives whether the lock is held: not, where the other one has it still.
+
+    Raises:
+        Misuse: something else is in its place.
     """
     here = Holder.of_this_process()
     deadline = time.monotonic() + patience
@@ -131,6 +143,7 @@ def _acquire(path: Path, here: Holder) -> int:
         except FileNotFoundError:
             # The run before us has just finished, and took the empty folder away.
             path.parent.mkdir(parents=True, exist_ok=True)
+            time.sleep(_AGAIN_SECONDS)
         else:
             try:
                 with naming(path):
@@ -144,15 +157,25 @@ def _acquire(path: Path, here: Holder) -> int:
 
 def _clear_if_stale(path: Path, here: Holder) -> None:
     try:
-        handle = os.open(path, os.O_RDWR)
+        # Neither to where a link leads, nor waiting for somebody at the other end of a pipe.
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
+        time.sleep(_AGAIN_SECONDS)
         return  # released in between
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise _not_a_lock(path) from None
+        raise
     try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise _not_a_lock(path)
         age = max(time.time() - os.fstat(handle).st_mtime, 0)
         try:
-            other = Holder(**json.loads(os.pread(handle, 1 << 16, 0)))
+            with naming(path):
+                raw = os.pread(handle, 1 << 16, 0)
+            other = Holder(**parse_own(raw))
             gone = other.is_gone(here, age)
-        except (ValueError, TypeError, OverflowError):
+        except (Unreadable, ValueError, TypeError, OverflowError):
             # Being written at this moment, or cut short by a crash: old enough, it is stale.
             if age < TOUCH_SECONDS:
                 raise _Starting(f"{path.parent.parent}: another run is starting here; try again in a moment") from None
@@ -165,6 +188,10 @@ def _clear_if_stale(path: Path, here: Holder) -> None:
         _remove_if_same(path, handle)
     finally:
         os.close(handle)
+
+
+def _not_a_lock(path: Path) -> Misuse:
+    return Misuse(f"{path}: not a plain file, so no lock of packtool's; remove it")
 
 
 def _remove_if_same(path: Path, handle: int) -> None:

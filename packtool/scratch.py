@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from packtool.errors import PacktoolError
+from packtool.errors import Misuse, PacktoolError
 from packtool.lock import locked, locked_in_turn
 
 _PREFIX = "packtool-scratch-"
@@ -58,5 +58,5 @@ def _remove_abandoned(place: Path) -> None:
             with locked_in_turn(folder / _LOCK, patience=0) as abandoned:
                 if abandoned:
                     shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # somebody else is removing it
+        except (OSError, Misuse):
+            continue  # somebody else is removing it, or it is none of ours

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -122,6 +122,38 @@ def test_a_lock_that_cannot_be_read_counts_while_it_is_new(
     began = time.time()
     with locked(path):
         assert time.time() - began > 0.3
+
+
+def test_a_lock_that_cannot_be_read_and_comes_from_the_future_is_refused_after_a_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's clock was wrong: waiting for it to grow old may take a day."""
+    path.write_bytes(b"junk")
+    os.utime(path, (time.time() + 86_400,) * 2)
+    monkeypatch.setattr(lock_module, "TOUCH_SECONDS", 0.01)
+    with pytest.raises(Misuse, match=f"^{path}: says nothing of who holds it; .* remove it$"), locked(path):
+        pass
+
+
+def test_a_lock_nested_too_deep_is_stale_like_any_that_says_nothing(path: Path) -> None:
+    path.write_bytes(b"[" * 60_000)
+    os.utime(path, (0, 0))
+    with locked(path):
+        pass
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to("/nonexistent/x")
+
+
+@pytest.mark.parametrize("make", [make_link, os.mkfifo, Path.mkdir])
+def test_what_is_no_file_where_a_lock_should_be_is_refused_at_once(path: Path, make: Callable[[Path], None]) -> None:
+    make(path)
+    expected = f"^{path}: not a plain file, so no lock of packtool's; remove it$"
+    with pytest.raises(Misuse, match=expected), locked(path):
+        pass
+    with pytest.raises(Misuse, match=expected), locked_in_turn(path, patience=60):
+        pass
 
 
 def test_a_held_lock_is_kept_fresh(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
