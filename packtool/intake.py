@@ -11,12 +11,13 @@ from packtool.accounts import ReadingAccounts
 from packtool.config import EncoderName, FormatName, OnBadRecord
 from packtool.encoders.fast import Differs, fast_encoder_name
 from packtool.encoders.reference import forget_handed_on
+from packtool.errors import BadData
 from packtool.executor import Workers
 from packtool.job import Job
 from packtool.progress import Listener, Notice, Progress, Stage
 from packtool.readers import Unit, cut_units, limit_units, open_unit
 from packtool.readers.units import changed, identity
-from packtool.sources import Compression, Kind, shown
+from packtool.sources import Compression, Kind, Source, shown
 from packtool.token_store import TokenStore
 from packtool.tokenizing import TokenizeTask, tokenize_unit
 
@@ -144,15 +145,23 @@ def _read(
                 forget_handed_on()
                 accounts.add(unit)
                 on_event(Progress(Stage.TOKENIZE, accounts.bytes, total, "bytes", accounts.tokens))
+    except BadData:
+        store.remove_abandoned()
+        _refuse_changed(job.sources, before)  # what is bad may be two halves of good files
+        raise
     except BaseException:
         store.remove_abandoned()
         raise
-    for source, was in zip(job.sources, before, strict=True):
-        if identity(source.path) != was:
-            # Each part of it was read whole, but not all parts of the same file.
-            raise changed(source.path)
+    _refuse_changed(job.sources, before)
     accounts.finish()
     return accounts
+
+
+def _refuse_changed(sources: Sequence[Source], before: Sequence[tuple[int, int, int]]) -> None:
+    """Refuse sources that are not what they were: each part was read whole, but not all parts of the same file."""
+    for source, was in zip(sources, before, strict=True):
+        if identity(source.path) != was:
+            raise changed(source.path)
 
 
 def _finished(accounts: ReadingAccounts, job: Job, on_event: Listener, chosen: Chosen | None) -> ReadingAccounts:

@@ -47,9 +47,9 @@ def arguments(source: Path, output: Path, *more: str) -> list[str]:
     return ["pack", str(source), "-o", str(output), "-t", str(runs.TOKENIZER), *options, *more]
 
 
-def called(capsys: pytest.CaptureFixture[str], source: Path, output: Path) -> tuple[int, str]:
+def called(capsys: pytest.CaptureFixture[str], source: Path, output: Path, *more: str) -> tuple[int, str]:
     """Run in this process: exit code, and what was said on standard error."""
-    code = cli._exit_code(arguments(source, output))
+    code = cli._exit_code(arguments(source, output, *more))
     return code, capsys.readouterr().err
 
 
@@ -291,6 +291,52 @@ def test_a_source_that_changes_while_it_is_read_is_named(
     assert cli._exit_code([*arguments(source, tmp_path / "out"), str(mine)]) == 0
     runs.run([source, mine], tmp_path / "wanted", max_length=512, shards=3, group_tokens=10_000)
     assert runs.content(tmp_path / "out") == runs.content(tmp_path / "wanted")
+
+
+def shrink_in_a_line(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 7)
+
+
+def replace_by_less(path: Path) -> None:
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes()[:-7])
+    other.replace(path)
+
+
+def replace_by_rubbish(path: Path) -> None:
+    """Of the same size, so that only what a file is says that it is another one."""
+    other = path.with_suffix(".other")
+    other.write_bytes(b"]" * path.stat().st_size)
+    other.replace(path)
+
+
+@pytest.mark.parametrize("policy", ["error", "skip"])
+@pytest.mark.parametrize("change", [shrink_in_a_line, replace_by_less, replace_by_rubbish])
+def test_a_source_that_changes_between_cutting_and_reading_is_named_not_its_records(
+    tmp_path: Path,
+    source: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Change,
+    policy: str,
+) -> None:
+    mine = runs.converted(source, tmp_path / "b.jsonl")
+    runs.small_units(monkeypatch, mine.stat().st_size // 4)
+    calls = 0
+
+    def changing(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            change(mine)
+        return open_unit(*given)
+
+    monkeypatch.setattr("packtool.tokenizing.open_unit", changing)
+    code, err = called(capsys, mine, tmp_path / "out", "--on-bad-record", policy)
+    assert calls >= 3
+    assert code == 1, err
+    assert err == f"error: {mine} changed while it was read: run again once nothing writes to it\n"
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 # --- no permission, and processes that die -------------------------------------------------------------------
