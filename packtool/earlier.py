@@ -84,7 +84,7 @@ def continue_or_refuse(job: Job, output: OutputFolder, on_event: Listener) -> No
     if then == job.command:
         on_event(Notice("continuing an unfinished run of this command"))
         return
-    told = "; ".join(difference(job.command, then)) or "its record cannot be read"
+    told = ("; ".join(difference(job.command, then)) if then else "") or "its record cannot be read"
     if not job.config.overwrite:
         raise Misuse(
             f"{output.path}: an unfinished run of another command is here ({told}); "

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from packtool.config import FormatName, StrategyName
 from packtool.contract import FORMAT_VERSION
 from packtool.errors import BadData
+from packtool.files import Missing, Unreadable, parse_own, read_own
 from packtool.shards import SHARD_NAME
 
 MANIFEST_NAME = "manifest.json"
@@ -150,6 +151,22 @@ class ShardEntry(_Part):
         return name
 
 
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    inside = path.parent == PurePosixPath(".") or path.parent == PurePosixPath(TOKENIZER_FOLDER)
+    plain = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", path.name) is not None
+    return inside and plain and str(path) == name
+
+
+def is_written_name(name: object) -> bool:
+    """Whether packtool gives a file of a dataset that name: nothing else in its folder is ever moved or removed."""
+    return isinstance(name, str) and (
+        name in (MANIFEST_NAME, CARD_NAME, REJECTS_NAME, RUN_NAME)
+        or SHARD_NAME.fullmatch(name) is not None
+        or (name.startswith(f"{TOKENIZER_FOLDER}/") and _is_inside(name))
+    )
+
+
 class FileEntry(_Part):
     """One file beside the shards."""
 
@@ -160,9 +177,7 @@ class FileEntry(_Part):
     @field_validator("name")
     @classmethod
     def _inside(cls, name: str) -> str:
-        path = PurePosixPath(name)
-        inside = path.parent == PurePosixPath(".") or path.parent == PurePosixPath(TOKENIZER_FOLDER)
-        if not inside or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", path.name) or str(path) != name:
+        if not _is_inside(name):
             raise ValueError(f"{name!r} is not a file of the dataset's folder")
         return name
 
@@ -311,23 +326,17 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise BadData(f"{path}: not a regular file")  # a pipe would be waited for without end
-        raw = path.read_bytes()
-    except FileNotFoundError:
+        raw = read_own(path)
+        values = parse_own(raw)
+    except Missing:
         what = "no such folder" if not folder.is_dir() else "no manifest.json in it"
         unfinished = " (a run is unfinished there)" if (folder / PARTIAL_NAME).is_dir() else ""
         raise BadData(f"{folder}: not a packed dataset: {what}{unfinished}") from None
-    except OSError as error:
-        raise BadData(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        values = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise BadData(f"{path}: not JSON: {error}") from None
-    if isinstance(values, dict) and values.get("format_version") != FORMAT_VERSION:
-        raise BadData(
-            f"{path}: format_version is {values.get('format_version')!r}; this packtool reads {FORMAT_VERSION}"
-        )
+    except Unreadable as error:
+        raise BadData(f"{path}: {error}") from None
+    version = values.get("format_version") if isinstance(values, dict) else FORMAT_VERSION
+    if type(version) is not int or version != FORMAT_VERSION:  # to Python, true and 1.0 are 1
+        raise BadData(f"{path}: format_version is {version!r:.80}; this packtool reads {FORMAT_VERSION}")
     try:
         return Manifest.model_validate_json(raw)
     except ValidationError as error:

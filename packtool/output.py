@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packtool.errors import BadData, Misuse
-from packtool.files import TEMPORARY_MARK, fsync_folder, write_atomic
+from packtool.files import TEMPORARY_MARK, Unreadable, fsync_folder, read_json, write_atomic
 from packtool.lock import locked
 from packtool.manifest import (
     CARD_NAME,
@@ -23,6 +23,7 @@ from packtool.manifest import (
     PARTIAL_NAME,
     RUN_NAME,
     TOKENIZER_FOLDER,
+    is_written_name,
     read_manifest,
 )
 from packtool.shards import SHARD_NAME
@@ -113,13 +114,14 @@ class OutputFolder:
     def unfinished_command(self) -> dict[str, Any]:
         """What the unfinished run here was asked to do; empty where that cannot be read."""
         try:
-            values = json.loads((self.partial / _COMMAND).read_bytes())
-        except (OSError, ValueError):
+            values = read_json(self.partial / _COMMAND)
+        except Unreadable:
             return {}
         return values if isinstance(values, dict) else {}
 
     def begin(self, command: dict[str, Any]) -> None:
         """Record what this run was asked to do; from now on the folder is an unfinished run."""
+        self._remove_partial(_REMOVE)  # nothing is being published now, whatever somebody put there
         self.ready.mkdir(parents=True, exist_ok=True)
         write_atomic(self.partial / _COMMAND, json.dumps(command, sort_keys=True).encode())
 
@@ -146,7 +148,7 @@ class OutputFolder:
 
     def is_publishing(self) -> bool:
         """Whether an earlier run got as far as publishing, and was stopped there."""
-        return (self.partial / _REMOVE).is_file()
+        return self.is_begun() and (self.partial / _REMOVE).is_file()
 
     def publish(self) -> None:
         """Take away the dataset that stands here, if any, and move the finished files to their places.
@@ -154,18 +156,22 @@ class OutputFolder:
         Stopped anywhere and called again, it goes on where it was.
 
         Raises:
-            Misuse: a file that packtool did not write is in the way.
+            Misuse: a file that packtool did not write is in the way, or is to be moved or removed.
         """
         marker = self.partial / _REMOVE
         if not marker.is_file():
             old = written_names(self.path) if (self.path / MANIFEST_NAME).exists() else []
             _refuse_collisions(self.path, _names_below(self.ready), old)
             write_atomic(marker, json.dumps(old).encode())
-        old = json.loads(marker.read_bytes())
+        old = _names_to_remove(marker)
+        new = _names_below(self.ready)
+        if foreign := [name for name in new if not is_written_name(name)]:
+            raise Misuse(f"{self.ready / foreign[0]}: not a file that packtool wrote; remove it")
+        _refuse_linked_tokenizer(self.path)
         if old:
             _take_away(self.path, old)
             write_atomic(marker, b"[]")
-        for name in publishing_order(_names_below(self.ready)):
+        for name in publishing_order(new):
             target = self.path / name
             if target.parent != self.path:
                 target.parent.mkdir(exist_ok=True)
@@ -214,10 +220,29 @@ def written_names(folder: Path) -> list[str]:
         manifest = read_manifest(folder)
     except BadData as error:
         raise Misuse(f"{error}; nothing is overwritten, choose another folder or remove this one") from None
+    _refuse_linked_tokenizer(folder)
+    names = [shard.name for shard in manifest.shards] + [file.name for file in manifest.files]
+    if foreign := [name for name in names if not is_written_name(name)]:
+        raise Misuse(
+            f"{folder / MANIFEST_NAME}: lists {foreign[0]}, which packtool does not write; "
+            "nothing is overwritten, choose another folder or remove this one"
+        )
+    return [*names, RUN_NAME, MANIFEST_NAME]
+
+
+def _names_to_remove(marker: Path) -> list[str]:
+    try:
+        names = read_json(marker)
+    except Unreadable as error:
+        raise Misuse(f"{marker}: {error}; remove it, or choose another folder") from None
+    if not isinstance(names, list) or not all(map(is_written_name, names)):
+        raise Misuse(f"{marker}: not a list of the files of a dataset; remove it, or choose another folder")
+    return names
+
+
+def _refuse_linked_tokenizer(folder: Path) -> None:
     if (folder / TOKENIZER_FOLDER).is_symlink():
         raise Misuse(f"{folder / TOKENIZER_FOLDER}: a link, which packtool did not make; remove it first")
-    names = [shard.name for shard in manifest.shards] + [file.name for file in manifest.files]
-    return [*names, RUN_NAME, MANIFEST_NAME]
 
 
 def _refuse_collisions(folder: Path, new: Sequence[str], old: Sequence[str]) -> None:

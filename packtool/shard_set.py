@@ -14,7 +14,7 @@ from packtool.assembly import ShardTask, StoredUnitFiles, write_shard, write_uni
 from packtool.contract import MOST_SHARDS
 from packtool.errors import BadData
 from packtool.executor import Workers
-from packtool.files import sha256_of, write_atomic
+from packtool.files import Unreadable, read_json, sha256_of, write_atomic
 from packtool.job import Job
 from packtool.output import OutputFolder
 from packtool.planning import Plan, cut_shards
@@ -108,13 +108,13 @@ class _FinishedShards:
 
     def _read(self, name: str) -> ShardInfo | None:
         try:
-            record = json.loads((self._folder / f"{name}.json").read_bytes())
+            record = read_json(self._folder / f"{name}.json")
             if record["plan"] != self._plan_key:
                 return None
             info = ShardInfo(**record["info"])
             path = self._ready / name
             return info if path.stat().st_size == info.bytes and sha256_of(path) == info.sha256 else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, Unreadable, KeyError, TypeError):
             return None
 
     def add(self, info: ShardInfo) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packtool.contract import FORMAT_VERSION, IGNORED, PADDING_DOC
 from packtool.errors import BadData, one_line
-from packtool.files import fsync_folder, naming, sha256_of, temporary_name
+from packtool.files import Unreadable, fsync_folder, naming, parse_own, sha256_of, temporary_name
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -273,11 +273,11 @@ def read_sums(path: Path) -> PackSums:
     arrays = []
     for key in (b"pack_tokens", b"pack_squares", b"pack_segments"):
         try:
-            values = json.loads(metadata[_KEY_PREFIX + key])
+            values = parse_own(metadata[_KEY_PREFIX + key])
             if set(map(type, values)) - {int}:
                 raise TypeError("not all of them are whole numbers")
             array = np.array(values, dtype=np.int64)
-        except (KeyError, ValueError, OverflowError, TypeError):
+        except (KeyError, ValueError, OverflowError, TypeError, Unreadable):
             raise BadData(f"{path}: the metadata {(_KEY_PREFIX + key).decode()} is missing or damaged") from None
         if array.shape != (file.metadata.num_rows,):
             raise BadData(f"{path}: {(_KEY_PREFIX + key).decode()} does not fit the shard's rows")

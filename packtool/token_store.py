@@ -28,7 +28,18 @@ from numpy.typing import NDArray
 
 from packtool.encoding import EncodedDocuments, Int32s
 from packtool.errors import PacktoolError
-from packtool.files import TEMPORARY_MARK, atomic_folder, naming, sha256_of, write_atomic, write_synced
+from packtool.files import (
+    TEMPORARY_MARK,
+    Missing,
+    Unreadable,
+    atomic_folder,
+    naming,
+    read_json,
+    read_own,
+    sha256_of,
+    write_atomic,
+    write_synced,
+)
 from packtool.hashing import U64, token_checksums
 from packtool.lock import locked_in_turn
 
@@ -40,6 +51,9 @@ _LOCK = ".lock"
 _PATIENCE_SECONDS = 60.0
 """For another run to make a unit; the slowest tokenizer takes some seconds."""
 _ABANDONED_SECONDS = 3600.0
+_TOLD_BYTES = 1 << 20
+_TOLD_SHOWN = 500
+"""Characters of why an encoder is not trusted."""
 Int64s = NDArray[np.int64]
 
 _INT32 = np.dtype("<i4")
@@ -111,9 +125,12 @@ class TokenStore:
     def distrusted(self, encoder: str) -> str | None:
         """Why an encoder is not to be used; None where nothing is put down against it."""
         try:
-            return self._distrusted(encoder).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
+            told = read_own(self._distrusted(encoder), _TOLD_BYTES).decode(errors="replace")
+            return " ".join(told.split())[:_TOLD_SHOWN]
+        except Missing:
             return None
+        except Unreadable as error:
+            return f"{self._distrusted(encoder)}: {error}"  # nobody can say that it is to be trusted
 
     def _distrusted(self, encoder: str) -> Path:
         return self.folder / f"distrusted-{_in_a_name(encoder)}"
@@ -339,8 +356,12 @@ def store_changed(path: Path) -> PacktoolError:
     return PacktoolError(f"{path}: the token store was changed or cut short; run again")
 
 
-_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_UNREADABLE = (Unreadable, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What reading a file of a unit may raise, where it is not there or not what was written."""
+
+
+_UNIT_BYTES = 1 << 30
+"""A unit's summary is smaller, even where each of the 4 million shortest lines of a unit is refused."""
 
 
 def _clear(place: Path) -> None:
@@ -360,7 +381,7 @@ def _is_recent(unfinished: Path) -> bool:
 
 def _read_summary(path: Path) -> tuple[UnitSummary, dict[str, str]]:
     """What the file says, and the sha256 of each file; raises one of ``_UNREADABLE``."""
-    stored = json.loads(path.read_bytes())
+    stored = read_json(path, _UNIT_BYTES)
     values, hashes = stored["unit"], stored["sha256"]
     if _summary_hash(values) != hashes[_UNIT]:
         raise ValueError("it does not have its own sha256")

@@ -340,6 +340,73 @@ def test_a_foreign_file_in_the_way_is_refused_before_anything_is_removed(
     assert runs.content(output) == runs.content(two[1])
 
 
+FORGED = [
+    ["../victim.txt"],
+    ["/victim.txt"],
+    ["tokenizer/../../victim.txt"],
+    ["thesis.tex"],
+    ["tokenizer"],
+    [3],
+    {"README.md": 1},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_forged_list_of_what_to_remove_removes_nothing(tmp_path: Path, source: Path, forged: Any) -> None:
+    output = tmp_path / "out"
+    (output / ".partial").mkdir(parents=True)
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    (output / ".partial" / "remove.json").write_text(json.dumps(forged))
+    runs.run(source, output, max_length=32)  # no run was begun there, so none was publishing
+    assert victim.read_text() == "mine"
+    assert not (output / ".partial").exists()
+    # And where one was, its own list was forged.
+    other = tmp_path / "other"
+    stopped_before_publishing(source, other, max_length=32)
+    (other / "thesis.tex").write_text("years of work")
+    (other / ".partial" / "remove.json").write_text(json.dumps(forged))
+    with pytest.raises(Misuse, match=r"remove.json: not a list of the files of a dataset; remove it"):
+        runs.run(source, other, max_length=32)
+    assert victim.read_text() == "mine"
+    assert (other / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("raw", [b'["a"', b"[" * 200_000, b"\xff"], ids=["cut", "deep", "bytes"])
+@pytest.mark.parametrize("name", ["command.json", "remove.json"])
+def test_a_damaged_file_of_an_unfinished_run_is_named(tmp_path: Path, source: Path, name: str, raw: bytes) -> None:
+    output = tmp_path / "out"
+    stopped_before_publishing(source, output, max_length=32)
+    (output / ".partial" / name).write_bytes(raw)
+    with pytest.raises(
+        Misuse, match="its record cannot be read" if name == "command.json" else "remove.json: not JSON"
+    ):
+        runs.run(source, output, max_length=32)
+
+
+def test_a_file_that_packtool_does_not_write_is_not_published(tmp_path: Path, source: Path) -> None:
+    output = tmp_path / "out"
+    stopped_before_publishing(source, output, max_length=32)
+    (output / ".partial" / "remove.json").write_text("[]")
+    (output / ".partial" / "ready" / "deep" / "er").mkdir(parents=True)
+    (output / ".partial" / "ready" / "deep" / "er" / "file").write_text("a file")
+    with pytest.raises(Misuse, match=r"ready/deep/er/file: not a file that packtool wrote"):
+        runs.run(source, output, max_length=32)
+
+
+def test_a_manifest_that_lists_a_users_file_does_not_give_it_away(
+    tmp_path: Path, source: Path, two: tuple[Path, Path]
+) -> None:
+    output = Path(shutil.copytree(two[0], tmp_path / "out"))
+    (output / "thesis.tex").write_text("years of work")
+    values = json.loads((output / "manifest.json").read_bytes())
+    values["files"].append({**values["files"][0], "name": "thesis.tex"})
+    (output / "manifest.json").write_text(json.dumps(values))
+    with pytest.raises(Misuse, match=r"manifest.json: lists thesis.tex, which packtool does not write"):
+        runs.run(source, output, max_length=64, overwrite=True)
+    assert (output / "thesis.tex").read_text() == "years of work"
+
+
 def test_a_link_in_place_of_the_tokenizer_folder_is_not_followed(
     tmp_path: Path, source: Path, two: tuple[Path, Path]
 ) -> None:

@@ -206,7 +206,7 @@ def _refuse_own_code(path: Path, file: Path) -> None:
     """A config may name classes in the folder's own Python files, beside which transformers' class proves nothing."""
     try:
         values = json.loads(file.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return  # transformers says what is wrong with it
     parts = [values, *values.values()] if isinstance(values, dict) else []
     for part in parts:
