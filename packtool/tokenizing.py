@@ -175,7 +175,8 @@ def _quoted(record: Record | Refusal) -> str:
     """The start of a record, as far as it was read."""
     fields = record.items() if isinstance(record, dict) else ()
     shown = {name: value[:8].tolist() if isinstance(value, np.ndarray) else value for name, value in fields}
-    return quoted(reprlib.repr({name: value for name, value in shown.items() if value is not None}))
+    # In a table every record has all columns, most of them null.
+    return quoted(reprlib.repr({name: value for name, value in shown.items() if value is not None} or shown))
 
 
 @dataclass(frozen=True, slots=True)

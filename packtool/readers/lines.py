@@ -133,6 +133,8 @@ class LinesReader:
                 if length > self._limit:
                     yield row, too_large(length, self._limit, line[:START_BYTES])
                     continue
+            if line == b"\n":
+                continue  # a file of nothing else should not take a second a million
             record = parse(line)
             if isinstance(record, dict) or line.strip(BLANK):
                 yield row, record
