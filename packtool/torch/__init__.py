@@ -52,7 +52,9 @@ class TorchMissing(PacktoolError, ImportError):
 
 
 if find_spec("torch") is None:
-    raise TorchMissing("packtool.torch needs torch: pip install 'packtool[torch]' (from a clone: pip install '.[torch]')")
+    raise TorchMissing(
+        "packtool.torch needs torch: pip install 'packtool[torch]' (from a clone: pip install '.[torch]')"
+    )
 
 
 def __getattr__(name: str) -> Any:

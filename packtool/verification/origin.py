@@ -5,7 +5,7 @@ by checksums under a key that nobody knew before; where two differ, the pack is 
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from packtool.config import FormatName, PackConfig
 from packtool.contract import IGNORED
 from packtool.errors import BadData, Misuse, PacktoolError, printable
 from packtool.executor import Workers
+from packtool.formats import SHAPES
 from packtool.hashing import token_checksums
 from packtool.intake import units_of
 from packtool.job import CHAT_OPTIONS, Job, chat_template_digest, prompt_template_digest, settle
@@ -67,9 +68,11 @@ def settle_again(folder: Path, manifest: Manifest, origin: Origin) -> Job | str:
     why = ""
     # The manifest has the format that was found, not the one that was asked for. Some records, such as Alpaca as
     # conversations, are of it only by name; others would by name fit a shape that auto does not look for, too.
-    for format in (manifest.format, FormatName.AUTO.value):
+    # And where they fit several, --field has named a column of theirs, perhaps by its own name.
+    tries = ((manifest.format, ()), (FormatName.AUTO.value, ()), (manifest.format, _required(manifest)))
+    for format, named in tries:
         try:
-            job = settle(_config(folder, manifest, origin, format), manifest.options)
+            job = settle(_config(folder, manifest, origin, format, named), manifest.options)
         except PacktoolError as error:
             why = why or f"the sources are not what it was made from: {error}"
             continue
@@ -82,14 +85,22 @@ def settle_again(folder: Path, manifest: Manifest, origin: Origin) -> Job | str:
     return why
 
 
-def _config(folder: Path, manifest: Manifest, origin: Origin, format: str) -> PackConfig:
+def _required(manifest: Manifest) -> tuple[str, ...]:
+    """The fields without which records are not of the shape that was found."""
+    fields = manifest.options["field"].keys()
+    rules = (rule for rule in SHAPES.values() if rule.format == manifest.format and fields >= set(rule.required))
+    return tuple(name for rule in rules for name in rule.required)
+
+
+def _config(folder: Path, manifest: Manifest, origin: Origin, format: str, named: Sequence[str]) -> PackConfig:
+    """The options of ``pack``; ``named`` are fields that are given even where the column has the same name."""
     options, entry = manifest.options, manifest.tokenizer
     values: dict[str, Any] = {
         "sources": origin.sources,
         "output": folder,
         "tokenizer": str((folder / TOKENIZER_FOLDER).absolute()),
         "format": format,
-        "field": {name: column for name, column in options["field"].items() if name != column},
+        "field": {name: column for name, column in options["field"].items() if name != column or name in named},
         "on_bad_record": "skip",
         "workers": origin.workers,
     }

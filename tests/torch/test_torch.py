@@ -30,7 +30,10 @@ try:
 except PacktoolError as error:
     print(isinstance(error, ImportError), error)
 """
-    assert python(code) == "True packtool.torch needs torch: pip install 'packtool[torch]' (from a clone: pip install '.[torch]')"
+    assert (
+        python(code)
+        == "True packtool.torch needs torch: pip install 'packtool[torch]' (from a clone: pip install '.[torch]')"
+    )
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

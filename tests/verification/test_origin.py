@@ -42,6 +42,10 @@ RUNS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "prompts": (ANSWERS, {"strategy": "bfd", "overlong": "truncate", "max_length": 16}),
     "conversations": (CHATS, {"overlong": "truncate_turns"}),
     "all_of_conversations": (CHATS, {"train_on": ["all"], "strategy": "wrapped"}),
+    "one_of_several_shapes": (
+        [{**record, "instruction": "What?", "output": "That."} for record in CHATS],
+        {"format": "messages", "field": {"messages": "messages"}},
+    ),
     "users_in_order": (CHATS, {"train_on": ["user"], "end_of_turn": False, "strategy": "in_order"}),
 }
 
