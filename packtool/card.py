@@ -38,6 +38,11 @@ from datasets import load_dataset
 
 train = load_dataset("THIS_FOLDER", split="train")
 ```
+
+**The rows are packed already.** A trainer that is not told so trains across documents without an error. TRL:
+`SFTConfig(packing=True, packing_strategy="bfd", dataset_kwargs={{"skip_prepare_dataset": True}},
+per_device_train_batch_size=1)`. Anywhere else: one pack a row, boundaries from `seq_lengths`, no `attention_mask`, and
+labels as they are, not shifted. `packtool.torch` gives batches with `cu_seqlens`.
 """
 
 
