@@ -262,10 +262,11 @@ def stats(
     from packtool.statistics import stats as read
 
     if plot is not None:
+        from packtool.manifest import refuse_inside_dataset
         from packtool.plotting import check_picture, save_plot
 
         check_picture(plot, len(datasets))
-        _refuse_inside("--plot", plot, datasets)
+        refuse_inside_dataset("--plot", plot)
     found = [read(dataset) for dataset in datasets]
     if plot is not None:
         save_plot(found, plot)
@@ -304,7 +305,7 @@ def show(
     if html is not None and (tokens or mask or full):
         raise Misuse("--html has tokens and mask, whole; leave out --tokens, --mask and --full")
     if html is not None:
-        _check_html_file(html, dataset)
+        _check_html_file(html)
     found = inspect(dataset, pack=pack, random=random, seed=seed or 0, doc=doc)
     if json:
         terminal.print_json(found.to_json(tokens))
@@ -325,20 +326,17 @@ def show(
         terminal.print_lines(shown, lines(found, Page.of(shown.width, shown.encoding, full), tokens, mask))
 
 
-def _check_html_file(file: Path, dataset: str) -> None:
+def _check_html_file(file: Path) -> None:
     """Refuse what a page should not replace, before anything is read."""
+    from packtool.manifest import refuse_inside_dataset
+
     if file.suffix.lower() not in (".html", ".htm"):
         raise Misuse(f"--html {file}: the file's name must end in .html")
     if not file.parent.is_dir():
         raise Misuse(f"--html {file}: there is no folder {file.parent}")
     if file.is_dir():
         raise Misuse(f"--html {file}: a folder")
-    _refuse_inside("--html", file, [dataset])
-
-
-def _refuse_inside(flag: str, file: Path, datasets: list[str]) -> None:
-    if any(Path(dataset).resolve() in file.resolve().parents for dataset in datasets):
-        raise Misuse(f"{flag} {file}: in a dataset's folder nothing may stand but the dataset; write it elsewhere")
+    refuse_inside_dataset("--html", file)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from packtool.errors import BadData
 from packtool.executor import Workers
 from packtool.intake import count_records, tokenize
 from packtool.job import Job, check_strategy, default_strategy, plan_rules, settle
+from packtool.manifest import refuse_inside_dataset
 from packtool.outcome import Outcome
 from packtool.packing import STRATEGIES, Histogram, only_halves
 from packtool.planning import Plan, PlanRules, make_plan
@@ -65,6 +66,8 @@ def plan(config: PlanConfig, on_event: Listener = nobody) -> Comparison:
             (exit code 1).
         PacktoolError: the temporary folder cannot be made or written (exit code 1).
     """
+    if config.cache_dir is not None:
+        refuse_inside_dataset("--cache-dir", config.cache_dir)
     runs = [config.pack_config(name, length) for length in config.max_length for name in _strategies(config)]
     job = settle(runs[0], {})
     for warning in job.warnings:

@@ -5,6 +5,7 @@ Holds facts and their shape, no logic about how they came to be.
 
 import hashlib
 import json
+import os
 import re
 import stat
 from collections.abc import Iterable
@@ -15,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from packtool.config import FormatName, StrategyName
 from packtool.contract import FORMAT_VERSION
-from packtool.errors import BadData
-from packtool.files import Missing, Unreadable, parse_own, read_own
+from packtool.errors import BadData, Misuse
+from packtool.files import Missing, Unreadable, parse_own, read_json, read_own
 from packtool.shards import SHARD_NAME
 
 MANIFEST_NAME = "manifest.json"
@@ -316,6 +317,27 @@ def listed_file(folder: Path, name: str) -> Path:
     if not stat.S_ISREG(mode):
         raise BadData(f"{path}: not a regular file")
     return path
+
+
+def refuse_inside_dataset(option: str, path: Path) -> None:
+    """Refuse to write ``path``, which ``option`` names, below a packed dataset.
+
+    Raises:
+        Misuse: it is there.
+    """
+    for folder in Path(os.path.realpath(path)).parents:
+        if _holds_dataset(folder):
+            raise Misuse(
+                f"{option} {path}: in a dataset's folder nothing may stand but the dataset; write it elsewhere"
+            )
+
+
+def _holds_dataset(folder: Path) -> bool:
+    try:
+        values = read_json(folder / MANIFEST_NAME)
+    except (Missing, Unreadable):
+        return False
+    return isinstance(values, dict) and {"format_version", "content_digest"} <= values.keys()
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -4,8 +4,10 @@ It holds the order of the steps and nothing of what they do; the same thing as `
 terminal.
 """
 
+import os
 import shutil
 import time
+from pathlib import Path
 
 from packtool.accounts import ReadingAccounts
 from packtool.config import PackConfig
@@ -15,7 +17,7 @@ from packtool.executor import Workers
 from packtool.intake import tokenize
 from packtool.inventory import write_inventory, write_run_file
 from packtool.job import Job, settle
-from packtool.manifest import Manifest
+from packtool.manifest import Manifest, refuse_inside_dataset
 from packtool.output import OutputFolder, written_names
 from packtool.planning import Plan, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
@@ -38,6 +40,7 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
         Misuse: options, sources, tokenizer or output folder that cannot be used (exit code 2).
         BadData: a bad record, a damaged source, too many left out, nothing left to pack (exit code 1).
     """
+    _refuse_places(config)
     output = OutputFolder(config.output)
     finished = output.is_finished()
     job = settle(config, recorded_options(output))
@@ -66,6 +69,17 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
             # What was made into tokens stays for the next try, whatever its options; the folder is free again.
             output.release()
             raise
+
+
+def _refuse_places(config: PackConfig) -> None:
+    """A dataset with anything else in its folder is not sound, so nothing is written there."""
+    refuse_inside_dataset("-o", config.output)
+    if config.cache_dir is None:
+        return
+    refuse_inside_dataset("--cache-dir", config.cache_dir)
+    cache, output = (Path(os.path.realpath(path)) for path in (config.cache_dir, config.output))
+    if output in (cache, *cache.parents):
+        raise Misuse(f"--cache-dir {config.cache_dir}: in the output folder; choose one beside it")
 
 
 def _run(job: Job, output: OutputFolder, workers: Workers, on_event: Listener) -> Manifest:

@@ -14,6 +14,8 @@ from typing import Any
 import datasets
 import pytest
 
+from packtool.comparison import plan
+from packtool.config import PlanConfig
 from packtool.errors import Misuse
 from packtool.output import OutputFolder, publishing_order, removing_order
 from packtool.run import pack
@@ -125,6 +127,24 @@ def test_a_folder_that_cannot_be_made_is_misuse(tmp_path: Path, source: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(Misuse, match=r"file/out: cannot be made: Not a directory"):
         runs.run(source, tmp_path / "file" / "out")
+
+
+def test_nothing_is_written_into_a_dataset(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(Misuse, match=r"--cache-dir .*/out/cache: in the output folder"):
+        runs.run(source, out, cache_dir=out / "cache")
+    runs.run(source, out)
+    before = runs.names(out)
+    (tmp_path / "link").symlink_to(out)
+    for folder in (out / "sub", out / "tokenizer" / "sub", tmp_path / "link" / "sub"):
+        with pytest.raises(Misuse, match="nothing may stand but the dataset"):
+            runs.run(source, folder)
+        with pytest.raises(Misuse, match="nothing may stand but the dataset"):
+            runs.run(source, tmp_path / "other", cache_dir=folder)
+        with pytest.raises(Misuse, match="nothing may stand but the dataset"):
+            plan(PlanConfig(sources=str(source), tokenizer=str(runs.TOKENIZER), cache_dir=folder))
+    assert runs.names(out) == before
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_empty_folder_is_free_and_so_is_one_that_is_not_there(tmp_path: Path, source: Path) -> None:
