@@ -41,6 +41,11 @@ def stop_on_signals(goes_on: bool) -> None:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
+    try:
+        speaks_on = os.dup(2)  # which a library may be kept from writing to, for a while
+    except OSError:
+        speaks_on = 2
+
     stopping = False
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -52,7 +57,7 @@ def stop_on_signals(goes_on: bool) -> None:
     for number in heard:
         signal.signal(number, stop)
     threading.Thread(
-        target=_end_in_time, args=(reader, frozenset(heard), goes_on), name="packtool-stop", daemon=True
+        target=_end_in_time, args=(reader, speaks_on, frozenset(heard), goes_on), name="packtool-stop", daemon=True
     ).start()
 
 
@@ -69,7 +74,7 @@ def stop_message(stopped: KeyboardInterrupt, goes_on: bool) -> tuple[str, int]:
     return f"stopped{by}{'; run the same command again to go on from here' if goes_on else ''}", code
 
 
-def _end_in_time(reader: int, heard: frozenset[int], goes_on: bool) -> None:
+def _end_in_time(reader: int, speaks_on: int, heard: frozenset[int], goes_on: bool) -> None:
     while (number := os.read(reader, 1)[0]) not in heard:
         pass
     threading.Event().wait(SECONDS)
@@ -78,7 +83,7 @@ def _end_in_time(reader: int, heard: frozenset[int], goes_on: bool) -> None:
     message, code = stop_message(Stopped(number), goes_on)
     shown = "\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else ""  # bars hide the cursor
     try:
-        os.write(2, f"{shown}error: {message}\n".encode())
+        os.write(speaks_on, f"{shown}error: {message}\n".encode())
     except OSError:
         pass
     os._exit(code)

@@ -11,16 +11,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import orjson
 from tokenizers import Tokenizer, processors
 
 from packtool.config import AddToken
 from packtool.errors import Misuse, one_line
 from packtool.files import naming, sha256_of
+from packtool.growth import MOST_GROWTH, text_growth
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -141,11 +144,17 @@ def load(files: TokenizerFiles) -> Tokenizer:
     """Load a tokenizer with embedded truncation, padding and dropout (random merges) switched off.
 
     Raises:
-        Misuse: tokenizer.json is damaged or of a kind this version of ``tokenizers`` does not know.
+        Misuse: tokenizer.json is damaged, of a kind this version of ``tokenizers`` does not know, has ids that are no
+            int32, or makes texts far longer than they are.
     """
-    _refuse_what_crashes(files.path)
+    with naming(files.path):
+        raw = files.path.read_bytes()  # what the system has against it is no fault of its content
+    _refuse_what_crashes(files.path, raw)
+    _refuse_what_is_too_large(files.path, raw)
     try:
-        tokenizer = Tokenizer.from_file(str(files.path))
+        with _silent():
+            tokenizer = Tokenizer.from_file(str(files.path))
+            _try_out(tokenizer)
     except BaseException as error:
         # The library raises plain Exception for whatever is wrong with the file; a panic of Rust is none.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -161,7 +170,7 @@ def load(files: TokenizerFiles) -> Tokenizer:
 _CAN_CRASH = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 
 
-def _refuse_what_crashes(path: Path) -> None:
+def _refuse_what_crashes(path: Path, raw: bytes) -> None:
     """Load a file in a process of its own first, where the library may end the process that loads it.
 
     ``tokenizers`` 0.23 does so where merges are shorter than the prefix of their parts. Few files have one.
@@ -169,8 +178,6 @@ def _refuse_what_crashes(path: Path) -> None:
     Raises:
         Misuse: it does.
     """
-    with naming(path):
-        raw = path.read_bytes()  # what the system has against it is no fault of its content
     if _CAN_CRASH.search(raw) is None:
         return
     load = "import sys; from tokenizers import Tokenizer; Tokenizer.from_file(sys.argv[1]).encode('a b')"
@@ -180,6 +187,60 @@ def _refuse_what_crashes(path: Path) -> None:
         return  # no such process can be had, as where Python is part of another program
     if tried.returncode < 0:
         raise Misuse(f"{path}: damaged: the tokenizers library crashes on it")
+
+
+def _refuse_what_is_too_large(path: Path, raw: bytes) -> None:
+    """Refuse ids that are no int32, and steps that blow a text up, which the library may do while it loads them."""
+    try:
+        facts = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return  # the library says what is wrong with it
+    if (growth := text_growth(facts)) > MOST_GROWTH:
+        raise Misuse(
+            f"{path}: its steps can make a text {growth:,.0f} times longer or more, and {MOST_GROWTH} times is the "
+            "most that is taken; take out what replaces a text by a far longer one"
+        )
+    if (largest := _largest_id(facts)) > _INT32_MAX:
+        raise Misuse(f"{path}: the id {largest} is above {_INT32_MAX}, the largest that fits a dataset (int32)")
+
+
+_INT32_MAX = 2**31 - 1
+
+
+def _largest_id(facts: Any) -> int:
+    model = facts.get("model") if isinstance(facts, dict) else None
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
+    added = facts.get("added_tokens") if isinstance(facts, dict) else None
+    ids += [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    return max((id for id in ids if type(id) is int), default=-1)
+
+
+def _try_out(tokenizer: Tokenizer) -> None:
+    """Let a tokenizer panic now, if it is one that does: while nobody sees Rust's account of it."""
+    try:
+        tokenizer.encode("".join(_PROBES) + "\u00e9\ufb01", add_special_tokens=False)
+    except Exception:
+        return  # no token for what is not in its vocabulary: that is said where such a text is met
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Let a panic of Rust write no traceback to standard error: its words are in the exception."""
+    try:
+        kept = os.dup(2)
+    except OSError:
+        kept = -1  # there is none
+    if kept < 0:
+        yield
+        return
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def part_kinds(part: Any) -> set[str]:

@@ -243,6 +243,9 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     return edit
 
 
+GROWS = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -257,8 +260,13 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         edited(lambda values: values.update(model=None)),
         edited(lambda values: values["model"]["merges"].append("zzz yyy")),
         edited(lambda values: values["model"].update(continuing_subword_prefix="x")),  # ends the process that loads it
+        edited(lambda values: values.update(normalizer={"type": "Sequence", "normalizers": [GROWS] * 4})),
+        edited(lambda values: values.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})),
+        edited(lambda values: values.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"})),
+        edited(lambda values: values.update(model={"type": "WordLevel", "vocab": {"a": 2**31}, "unk_token": "a"})),
+        edited(lambda values: values["added_tokens"][0].update(id=2**32 - 1)),
     ],
-    ids=range(11),
+    ids=range(16),
 )
 def test_a_damaged_tokenizer_is_misuse_that_names_the_file(
     tmp_path: Path, call: Callable[..., Said], damage: Callable[[Path], None]

@@ -1,6 +1,7 @@
 """Finding a tokenizer, loading it, and settling its special tokens."""
 
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -204,6 +205,22 @@ def test_a_damaged_file_is_misuse_that_names_it(damage: Any, tmp_path: Path) -> 
         load(files)
     assert str(caught.value).startswith(str(files.path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("charsmap", ["AAAA", "AAAAAAAA"])
+def test_what_the_library_panics_on_is_told_in_one_line_only(
+    charsmap: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first one as it is loaded, the second one as it encodes."""
+    files = save(byte_level(), tmp_path)
+    values = json.loads(files.path.read_bytes())
+    values["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    files.path.write_text(json.dumps(values))
+    with pytest.raises(Misuse, match="not a tokenizer this version can load"):
+        load(files)
+    assert capfd.readouterr().err == ""
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"
 
 
 def test_embedded_truncation_and_padding_are_off(tmp_path: Path) -> None:
