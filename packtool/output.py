@@ -94,7 +94,7 @@ class OutputFolder:
             return False
         if not self.path.is_dir():
             raise Misuse(f"{self.path}: exists and is not a folder; choose another name")
-        for path in (self.partial, *(self.partial.iterdir() if self.partial.is_dir() else ())):
+        for path in (self.partial, *self.partial.glob("*"), *self.partial.glob(f"{_STORE}/*")):
             if path.is_symlink():  # packtool makes none, and would write through it
                 raise Misuse(f"{path}: a link; remove it, or choose another folder")
         if self.is_publishing():

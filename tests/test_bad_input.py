@@ -111,6 +111,12 @@ def test_a_bad_record_stops_the_run_at_its_line_or_is_listed_with_a_quotation(
     assert len(row["detail"]) < 300
 
 
+def test_a_null_is_quoted_where_there_is_nothing_else(tmp_path: Path, call: Callable[..., Said]) -> None:
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [GOOD["text"], b'{"text": null}'])
+    said = call(*packing(source, output=tmp_path / "out"))
+    assert "{'text': None}" in "".join(said.lines)
+
+
 ACCEPTED = [
     (b'{"text": "a\\u0000b"}', 1),
     ('{"text": "a\u2028b"}'.encode(), 1),

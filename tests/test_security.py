@@ -306,6 +306,11 @@ def test_the_folder_of_a_dataset_is_not_left_through_its_links(
         assert packed(source, output) == 2
         assert f"{output / '.partial' / name}: a link" in capsys.readouterr().err
         shutil.rmtree(output)
+    (output / ".partial" / "store").mkdir(parents=True)
+    (output / ".partial" / "store" / "recipe").symlink_to(elsewhere)
+    assert packed(source, output) == 2
+    assert f"{output / '.partial' / 'store' / 'recipe'}: a link" in capsys.readouterr().err
+    shutil.rmtree(output)
     output.mkdir()
     (output / ".partial").symlink_to(elsewhere)
     assert packed(source, output) == 2

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,27 @@ def test_what_is_put_down_against_an_encoder_stays_and_is_of_one_recipe(tmp_path
     assert TokenStore(tmp_path, "recipe").distrusted(ENCODER) == "it gave 3 for 'é'"
     assert store.distrusted("quick 1.3") is None
     assert TokenStore(tmp_path, "other").distrusted(ENCODER) is None
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to("/nonexistent/x")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, make_link, os.mkfifo])
+def test_what_is_no_file_put_down_against_an_encoder_counts_against_it(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    store = TokenStore(tmp_path, "recipe")
+    store.distrust(ENCODER, "it gave 3 for 'é'")
+    (path,) = store.folder.iterdir()
+    path.unlink()
+    make(path)
+    assert (store.distrusted(ENCODER) or "").startswith(f"{path}: ")
+
+
+def test_what_is_put_down_against_an_encoder_is_shown_in_one_short_line(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path, "recipe")
+    store.distrust(ENCODER, "a\nb\n" * 10_000)
+    told = store.distrusted(ENCODER) or ""
+    assert len(told) <= 500
+    assert "\n" not in told

@@ -167,6 +167,7 @@ def _wordwrap(
 ) -> str:
     if isinstance(s, str):
         sandbox.meter.made(4 * len(s))
+        sandbox.meter.step(2 * len(s))  # it takes the text to pieces, of two characters in the worst case
         # textwrap's expressions and its cutting of long words take the square of a word's length.
         longest = max(map(len, s.split()), default=0)
         sandbox.meter.read((64 + 4 * longest) * len(s))

@@ -143,6 +143,7 @@ ENDLESS = {
     "trimming": "{% set x = 'a' * 20000000 %}{% set y = 'b' * 20000000 ~ 'a' %}{{ x.strip(y) }}",
     "trimming by filter": "{% set x = 'a' * 20000000 %}{% set y = 'b' * 20000000 ~ 'a' %}{{ x|trim(y) }}",
     "wrapping a long word": "{{ ('a' * 1000000)|wordwrap(1) }}",
+    "wrapping short words": "{% for i in range(20) %}{{ ('a ' * 250000)|wordwrap(1)|length }}{% endfor %}",
     "wrapping words": "{{ (('a' * 900 ~ ' ') * 20000)|wordwrap(1) }}",
     "linking": "{{ ('(' * 1000000)|urlize }}",
     "printing prettily": "{% set ns = namespace(x=[]) %}{% for i in range(90) %}{% set ns.x = [ns.x, 'a' * 100000] %}{% endfor %}{{ ns.x|pprint }}",
