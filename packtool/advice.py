@@ -81,7 +81,7 @@ def _reason(chosen: Outcome, usable: Sequence[Outcome], name: str, *, chooses_to
     reasons = [_structure(chosen, name, chooses_tokens=chooses_tokens)]
     rest = f"packs are {tenths(chosen.fill)} % full"
     if chosen.only_halves:
-        rest += f", since most {name} take more than half of one and no packer can pair them"
+        rest += ", since most hold a piece of more than half of one, beside which little fits"
     reasons.append(rest)
     if chooses_tokens and chosen.overlong == "split":
         reasons.append("though answers cut off from their prompts train worse")

@@ -275,6 +275,8 @@ def stats(
         terminal.print_json(values[0] if len(values) == 1 else values)
     else:
         terminal.print_stats(found)
+    if plot is not None:
+        terminal.print_written(str(plot), error=json)
 
 
 @app.command()

@@ -195,7 +195,7 @@ def _outcome(rules: PlanRules, accounts: ReadingAccounts, made: Plan) -> Outcome
         segments_per_pack=SegmentsPerPack.of(by_segments),
         attention_cost=cost,
         attention_cost_share=cost / (room * rules.max_length),
-        only_halves=only_halves(segment_lengths, made.lower_bound_packs, rules.max_length),
+        only_halves=only_halves(segment_lengths, made.lower_bound_packs, made.packs, rules.max_length),
     )
 
 

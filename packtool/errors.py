@@ -34,7 +34,7 @@ class Refusal:
 
 def bad_record_message(source: str, row: int, reason: str, detail: str) -> str:
     """The one line that a bad record, in the zero-based ``row`` of ``source``, stops a run with."""
-    return f"{source}:{row + 1}: {reason}: {detail}; mend it, or pass over bad records with --on-bad-record skip"
+    return f"{source}:{row + 1}: {reason}: {detail} (mend it, or pass over bad records with --on-bad-record skip)"
 
 
 def one_line(error: BaseException) -> str:

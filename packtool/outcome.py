@@ -38,7 +38,7 @@ class Outcome:
     attention_cost_share: float = 0.0
     """attention_cost / (packs x max_length^2)."""
     only_halves: bool = False
-    """Whether no packer can fill such packs, since most documents take more than half of one."""
+    """Whether no packer can fill such packs, as most hold a piece of more than half of max_length."""
     packs_interval: Interval | None = None
     """Where the true number lies, of a sample; None where everything was read."""
     fill_interval: Interval | None = None

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from packtool.amounts import fill_label, percent, short, tenths
-from packtool.errors import is_printable, printable
+from packtool.errors import BAD_RECORD_REASONS, is_printable, printable
 from packtool.manifest import Manifest
 from packtool.packing import Histogram, only_halves
 from packtool.progress import Listener, Notice, Progress, Stage
@@ -46,8 +46,6 @@ _STAGE_NAMES = {
     Stage.COMPARE: "compare sources",
 }
 _REMEDIES = {
-    "overlong": "--overlong truncate or --strategy bfd_split keeps them, a larger --max-length too",
-    "truncated": "--strategy bfd_split keeps it, a larger --max-length too",
     "empty": "these records hold no text to train on",
     "nothing_to_train": "no token of these carries loss",
     "template_error": "see rejects.jsonl for what the template said",
@@ -77,12 +75,29 @@ def console(*, error: bool = False) -> Console:
     return made
 
 
+def _print_line(shown: Console, line: Text) -> None:
+    """One line where a program may read it; on a terminal as many as it takes, broken between words."""
+    lines = [line]
+    if shown.is_terminal:
+        # A path stays in one piece, however long, so that it can be copied.
+        indent = line.plain[: len(line.plain) - len(line.plain.lstrip())]
+        parts = textwrap.wrap(
+            line.plain, shown.width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
+        )
+        lines = [Text(part, style=line.style) for part in parts]
+        for span in line.spans:
+            if span.start == 0 and lines:
+                lines[0].stylize(span.style, 0, span.end)
+    for part in lines:
+        shown.print(part, no_wrap=True, overflow="ignore", crop=False)
+
+
 def print_error(message: str) -> None:
-    """One line on standard error."""
-    line = Text("error: ", style="bold red")
-    line.append(printable(message), style="default")
+    """One line on standard error, wrapped at words on a terminal."""
+    line = Text(f"error: {printable(message)}")
+    line.stylize("bold red", 0, len("error: "))
     try:
-        console(error=True).print(line, no_wrap=True, overflow="ignore", crop=False)
+        _print_line(console(error=True), line)
     except OSError:
         pass  # nobody is there to be told
 
@@ -116,9 +131,10 @@ def _warn(shown: Console, event: Progress | Notice) -> None:
 
 
 def _print_notice(shown: Console, notice: Notice) -> None:
-    line = Text("warning: ", style="yellow") if notice.warning else Text()
-    line.append(printable(notice.text), style="default")
-    shown.print(line)
+    line = Text(f"{'warning: ' if notice.warning else ''}{printable(notice.text)}")
+    if notice.warning:
+        line.stylize("yellow", 0, len("warning: "))
+    _print_line(shown, line)
 
 
 def _bars(shown: Console) -> Bars:
@@ -204,8 +220,8 @@ def print_summary(manifest: Manifest, folder: str) -> None:
         line = Text(f"{name:<13}", style="bold")
         line.append(printable(value), style="default")
         shown.print(line)
-    if manifest.rejected and lost * 100 <= manifest.tokens.into:
-        _print_rejects(shown, manifest)
+    if lost * 100 <= manifest.tokens.into:
+        _print_small_losses(shown, manifest)
     shown.print()
     out = printable(folder)
     for name, value in (
@@ -247,9 +263,16 @@ def _summary_rows(manifest: Manifest) -> list[tuple[str, str]]:
     return rows
 
 
+_NO_PACKER = (
+    "most packs hold a piece of more than half of max_length, beside which little fits; no packer can fill them, "
+    "another --max-length may"
+)
+
+
 def _only_halves(manifest: Manifest) -> bool:
     pairs = zip(manifest.segment_lengths.lengths, manifest.segment_lengths.counts, strict=True)
-    return only_halves(Histogram.from_counts(dict(pairs)), manifest.lower_bound_packs, manifest.max_length)
+    lengths = Histogram.from_counts(dict(pairs))
+    return only_halves(lengths, manifest.lower_bound_packs, manifest.packs, manifest.max_length)
 
 
 def _end_token(token: str | None, origin: str) -> str:
@@ -268,21 +291,42 @@ def _print_rejects(shown: Console, manifest: Manifest, style: str = "default") -
         tokens = manifest.rejected_tokens.get(reason, 0)
         told = f"{rows:,} x {reason}" + (f", {tokens:,} tokens" if tokens else "")
         shown.print(Text(f"  {printable(told)} (rejects.jsonl says where)", style=style))
-        if remedy := _REMEDIES.get(reason):
-            shown.print(Text(f"    {remedy}", style=style))
+        if remedy := _remedy(reason, manifest):
+            _print_line(shown, Text(f"    {remedy}", style=style))
+
+
+def _print_small_losses(shown: Console, manifest: Manifest) -> None:
+    """A labelled row for each reason, as in the rest of the summary."""
+    for reason, rows in manifest.rejected.items():
+        label = "cut off" if reason == "truncated" else "bad records" if reason in BAD_RECORD_REASONS else "left out"
+        unit = ("record" if reason in BAD_RECORD_REASONS else "document") + "s" * (rows != 1)
+        tokens = manifest.rejected_tokens.get(reason, 0)
+        lost = f", {tokens:,} tokens" if tokens else ""
+        line = Text(f"{label:<13}", style="bold")
+        line.append(printable(f"{rows:,} {unit}{lost}: {reason} (rejects.jsonl says where)"), style="default")
+        shown.print(line)
+        if remedy := _remedy(reason, manifest):
+            shown.print(Text(" " * 13 + remedy))
+
+
+def _remedy(reason: str, manifest: Manifest) -> str | None:
+    """What keeps such records; none that trains worse is told: a piece of a conversation lacks its beginning."""
+    if reason not in ("overlong", "truncated"):
+        return _REMEDIES.get(reason)
+    if manifest.format in ("text", "tokens"):
+        return "a larger --max-length keeps it, or --strategy bfd_split without --overlong"
+    return "a larger --max-length keeps it"
 
 
 def _loading_lines(folder: str) -> Sequence[str]:
     quoted = repr(folder)
     return (
-        "# TRL",
+        "# TRL: from datasets import load_dataset; from trl import SFTConfig",
         f"train = load_dataset({quoted}, split='train')",
-        "config = SFTConfig(packing=True, packing_strategy='bfd',",
-        "                   dataset_kwargs={'skip_prepare_dataset': True},",
-        "                   per_device_train_batch_size=1)",
-        "# torch: every row holds input_ids, labels, position_ids and seq_lengths",
-        "lengths = torch.tensor([0, *train[0]['seq_lengths']])",
-        "cu_seqlens = lengths.cumsum(0, dtype=torch.int32)",
+        "args = SFTConfig(packing=True, dataset_kwargs={'skip_prepare_dataset': True},",
+        "                 packing_strategy='bfd', per_device_train_batch_size=1)",
+        "# torch: from packtool.torch import packed_dataloader",
+        f"for batch in packed_dataloader({quoted}): ...",
     )
 
 
@@ -320,22 +364,29 @@ def _stats_rows(datasets: Sequence[DatasetStats]) -> list[tuple[str, list[str]]]
         row("tokens", lambda d: f"{d.tokens:,}"),
         row("  trained", lambda d: f"{d.trained_tokens:,} ({percent(d.trained_share)})"),
         row("fill", lambda d: percent(d.fill)),
-        row("  if padded to full", lambda d: percent(d.padded_fill)),
-        row("  if padded by 8", lambda d: percent(d.batch_padded_fill)),
+        row("  padded to max_length", lambda d: percent(d.padded_fill)),
+        row("  padded in batches of 8", lambda d: percent(d.batch_padded_fill)),
         row("documents a pack", lambda d: f"{d.packing_factor:.2f}"),
         row(
             "segments a pack",
-            lambda d: f"{d.segments_per_pack.median:g}, at most {d.segments_per_pack.max}",
+            lambda d: f"{d.segments / d.packs if d.packs else 0:.1f}",
         ),
-        row("attention cost", lambda d: percent(d.attention_cost_share)),
+        row("  median", lambda d: f"{d.segments_per_pack.median:g}"),
+        row("  most", lambda d: f"{d.segments_per_pack.max:,}"),
+        row("attention cost", lambda d: f"{short(d.attention_cost)} pairs"),
+        row("  of undivided packs", lambda d: percent(d.attention_cost_share)),
         row("bad records", lambda d: f"{d.left_out.bad_records:,}"),
         row("documents left out", lambda d: f"{d.left_out.documents:,}"),
         row("tokens left out", lambda d: f"{d.left_out.tokens:,}"),
         row("tokens cut off", lambda d: f"{d.truncated_tokens:,}"),
     ]
     for reason in sorted({reason for dataset in datasets for reason in dataset.rejected}):
-        rows.append(row(f"  {reason}", lambda d, reason=reason: f"{d.rejected.get(reason, 0):,} rows"))
+        rows.append(row(f"  {reason}", lambda d, reason=reason: _rows(d.rejected.get(reason, 0))))
     return rows
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} {'row' if count == 1 else 'rows'}"
 
 
 def _print_histogram(shown: Console, title: str, bins: Sequence[Bin], label: Any) -> None:
@@ -446,15 +497,6 @@ def _comparison_notes(comparison: "Comparison") -> Iterator[str]:
     for outcome in comparison.outcomes:
         if outcome.refused:
             yield f"{outcome.strategy} at {outcome.max_length}: pack would stop: {outcome.refused}"
-    lengths = dict.fromkeys(outcome.max_length for outcome in comparison.outcomes if outcome.only_halves)
-    if lengths:
-        yield f"at {', '.join(map(str, lengths))} {_NO_PACKER}"
-
-
-_NO_PACKER = (
-    "most documents take more than half of max_length, so no packer can fill packs with whole ones; "
-    "another --max-length can, and --strategy wrapped, which cuts them"
-)
 
 
 def _print_wrapped(shown: Console, line: str, style: str = "default") -> None:
@@ -544,9 +586,9 @@ def _json_escape(character: str) -> str:
     return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
 
 
-def print_written(file: str) -> None:
-    """Where a file was written that was asked for."""
-    console().print(Text(f"written to {printable(file)}"), no_wrap=True, overflow="ignore", crop=False)
+def print_written(file: str, *, error: bool = False) -> None:
+    """Where a file was written that was asked for; on standard error where standard output holds JSON."""
+    console(error=error).print(Text(f"written to {printable(file)}"), no_wrap=True, overflow="ignore", crop=False)
 
 
 def print_lines(shown: Console, lines: Iterable[Text]) -> None:

@@ -500,11 +500,13 @@ def test_progress_is_a_line_a_stage_on_standard_error(source: Path, capfd: pytes
 def test_packs_that_nothing_can_fill_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     records = [{"input_ids": list(range(1, 40 + n % 5))} for n in range(50)]
     source = runs.write_jsonl(tmp_path / "a.jsonl", records)
-    assert call("plan", source, "-t", runs.TOKENIZER, "-L", "64,70,8192", "-s", "bfd,wrapped", "-q") == 0
+    assert call("plan", source, "-t", runs.TOKENIZER, "-L", "64,70", "-s", "bfd", "-q") == 0
     out = " ".join(capfd.readouterr().out.split())
-    assert "at 64, 70 most documents take more than half of max_length" in out
+    assert out.count("since most hold a piece of more than half of one, beside which little fits") == 1
+    assert call("plan", source, "-t", runs.TOKENIZER, "-L", "64,2100", "-s", "bfd", "-q") == 0
+    assert "more than half" not in capfd.readouterr().out, "the length advised has full packs"
     assert call("pack", source, "-t", runs.TOKENIZER, "-L", "64", "-s", "bfd", "-o", tmp_path / "out") == 0
-    assert "most documents take more than half of max_length" in " ".join(capfd.readouterr().out.split())
+    assert "most packs hold a piece of more than half of max_length" in " ".join(capfd.readouterr().out.split())
 
 
 def test_text_of_a_refused_run_is_shown_without_control_characters(

@@ -5,7 +5,7 @@ import numpy as np
 from packtool.packing.histogram import Histogram
 from packtool.packing.packing import check_limits
 
-_LOW_FILL = 0.98
+_LOW_FILL = 0.95
 """Of packs that are worth a word."""
 
 
@@ -63,15 +63,17 @@ def whole_bound(histogram: Histogram, max_length: int, max_segments: int | None 
     return max(bound, int((items[-1] - items[half] + more).max()))
 
 
-def only_halves(histogram: Histogram, bound: int, max_length: int) -> bool:
-    """Whether no packer can fill packs with these segments because most take more than half of one.
+def only_halves(histogram: Histogram, bound: int, packs: int, max_length: int) -> bool:
+    """Whether no packer can fill packs with these segments, and most packs hold one of more than half of a pack.
 
-    Such a segment lets no second one in; where they are just over half, that leaves nearly half of a pack empty.
+    No two of such segments share a pack; beside one just over half, nearly half of the pack stays empty unless there
+    are enough small segments to fill it. Most segments may be small all the same: it is packs that are counted.
 
     Args:
         histogram: lengths of the segments.
         bound: packs that no plan of them goes below.
+        packs: packs that they are in.
         max_length: tokens that a pack has room for.
     """
     large = int(histogram.counts[2 * histogram.lengths > max_length].sum())
-    return histogram.tokens < _LOW_FILL * bound * max_length and 2 * large > bound
+    return histogram.tokens < _LOW_FILL * bound * max_length and 2 * large > packs

@@ -70,7 +70,8 @@ def _parse_leniently(raw: bytes) -> object:
     try:
         return json.loads(text, parse_int=_whole_number)
     except json.JSONDecodeError as error:
-        return Refusal("bad_json", f"{error.msg} at character {error.pos + 1}: {quoted(text, error.pos)}")
+        what = error.msg.removesuffix(" at")  # as some of Python's texts end
+        return Refusal("bad_json", f"{what} at character {error.pos + 1}: {quoted(text, error.pos)}")
 
 
 def _is_nested_too_deeply(text: str) -> bool:

@@ -15,6 +15,7 @@ from packtool.readers.parsing import parse, quoted, too_large
     ("raw", "reason", "words"),
     [
         (b"nonsense", "bad_json", "Expecting value at character 1: nonsense"),
+        (b'{"a": "b\n"}', "bad_json", "Invalid control character at character 9: "),
         (b'{"a": 1', "bad_json", "Expecting ',' delimiter at character 8"),
         (b'{"a": "b', "bad_json", "Unterminated string"),
         (b'{"a": 1} {"a": 2}', "bad_json", "Extra data at character 10"),

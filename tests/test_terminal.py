@@ -1,0 +1,57 @@
+"""What a person is shown: one line for a program, whole words on a terminal, and nothing advised that fails."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packtool import terminal
+from packtool.cli import _exit_code
+from packtool.terminal import _Console
+from tests import chats, runs
+
+MESSAGE = "out: holds the dataset of another command; choose another folder, or --overwrite it"
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_an_error_is_one_line_off_a_terminal_and_whole_words_on_one(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for on_terminal in (False, True):
+        file = io.StringIO()
+        made = _Console(
+            file=file, width=width, force_terminal=on_terminal, color_system=None, soft_wrap=True, highlight=False
+        )
+        monkeypatch.setattr(terminal, "console", lambda made=made, **_: made)
+        terminal.print_error(MESSAGE)
+        lines = file.getvalue().splitlines()
+        assert " ".join(line.strip() for line in lines) == f"error: {MESSAGE}"
+        assert (len(lines) == 1) is not on_terminal
+        assert not on_terminal or max(map(len, lines)) <= width
+
+
+def packed(folder: Path, capfd: pytest.CaptureFixture[str], records: list[dict[str, Any]], *options: str) -> str:
+    source = folder / "a.jsonl"
+    source.write_text("".join(json.dumps(record) + "\n" for record in records))
+    arguments = ["pack", str(source), "-o", str(folder / "out"), "-t", str(runs.TOKENIZER), "--workers", "1", *options]
+    assert _exit_code(arguments) == 0
+    return capfd.readouterr().out
+
+
+def test_a_small_loss_is_a_labelled_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    records = [{"input_ids": list(range(1, 60))} for _ in range(200)] + [{"input_ids": [1] * 65}]
+    out = packed(tmp_path, capfd, records, "-L", "64", "-s", "bfd")
+    assert "\nleft out     1 document, 65 tokens: overlong (rejects.jsonl says where)\n" in out
+    assert "\n             a larger --max-length keeps it, or --strategy bfd_split without --overlong\n" in out
+
+
+def test_no_split_is_advised_for_conversations(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    talk = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "word " * 100}]
+    records = [{"messages": talk}, {"messages": [talk[0], {"role": "assistant", "content": "Hi"}]}]
+    (tmp_path / "chat.jinja").write_text(chats.marked("chatml"))
+    out = packed(tmp_path, capfd, records, "-L", "64", "--chat-template", str(tmp_path / "chat.jinja"))
+    assert "1 x overlong" in out
+    assert "a larger --max-length keeps it" in out
+    assert "bfd_split" not in out
