@@ -5,6 +5,7 @@ Imports nothing heavy before a command runs, so that ``--help`` answers at once.
 
 import io
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -48,10 +49,11 @@ def _root(
 # Flags that several commands have, each declared once.
 SourcesFlag = Annotated[
     list[str] | None,
-    typer.Argument(metavar="SOURCE...", help="Files, globs, folders, or hf:NAME[@REVISION][:CONFIG[:SPLIT]]."),
+    typer.Argument(metavar="SOURCE", help="Files, globs, folders, or hf:NAME[@REVISION][:CONFIG[:SPLIT]]."),
 ]
 TokenizerFlag = Annotated[
-    str | None, typer.Option("--tokenizer", "-t", help="tokenizer.json, a folder with one, or a hub name.")
+    str | None,
+    typer.Option("--tokenizer", "-t", metavar="PATH|NAME", help="tokenizer.json, a folder with one, or a hub name."),
 ]
 OverlongFlag = Annotated[
     str | None, typer.Option(metavar="POLICY", help="auto, drop, truncate, truncate_turns, split or error. [auto]")
@@ -107,6 +109,7 @@ CacheDirFlag = Annotated[
     str | None, typer.Option(metavar="DIR", help="Keep tokens there for later runs. [$PACKTOOL_CACHE]")
 ]
 QuietFlag = Annotated[bool | None, typer.Option("--quiet", "-q", help="No progress, and no summary of a run.")]
+PlanQuietFlag = Annotated[bool | None, typer.Option("--quiet", "-q", help="No progress.")]
 ConfigFlag = Annotated[
     Path | None, typer.Option(metavar="FILE.toml", help="Options from a file, names with _; flags win.")
 ]
@@ -230,7 +233,7 @@ def plan(
     workers: WorkersFlag = None,
     encoder: EncoderFlag = None,
     cache_dir: CacheDirFlag = None,
-    quiet: QuietFlag = None,
+    quiet: PlanQuietFlag = None,
     config: ConfigFlag = None,
     json: JsonFlag = False,
 ) -> None:
@@ -246,12 +249,30 @@ def plan(
     if json:
         terminal.print_json(comparison.to_json())
     else:
-        terminal.print_comparison(comparison)
+        advice = comparison.advice
+        terminal.print_comparison(comparison, _pack_command(given, config, advice.strategy, advice.max_length))
+
+
+def _pack_command(given: dict[str, Any], config: Path | None, strategy: str, max_length: int) -> str:
+    """The command that packs as was advised, with whatever else was given to ``plan``."""
+    words = ["packtool", "pack", *given.get("sources", ()), "-o", "packed", "-s", strategy, "-L", str(max_length)]
+    if config is not None:
+        words += ["--config", str(config)]
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in ("sources", "strategy", "max_length", "sample", "quiet"):
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            for each in value if isinstance(value, list) else [value]:
+                words += ["-t" if name == "tokenizer" else flag, str(each)]
+    return shlex.join(words)
 
 
 @app.command()
 def stats(
-    datasets: Annotated[list[str], typer.Argument(metavar="OUT...", help="Packed datasets.")],
+    datasets: Annotated[list[str], typer.Argument(metavar="OUT", help="Packed datasets.")],
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw them, too, into a .png or .svg (needs matplotlib).")
     ] = None,

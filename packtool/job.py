@@ -329,20 +329,30 @@ def _shape(config: PackConfig, sources: tuple[Source, ...]) -> tuple[list[Source
 
 
 def difference(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
-    """What differs between two commands, for people: ``max_length 2048, not 4096``."""
+    """What differs between two commands, for people: ``max_length 2048, not 4096``; what is given first leads."""
     told: list[str] = []
+    for key in ("sources", "template"):
+        if now.get(key) != then.get(key):
+            told.append(f"{key} {_short(now.get(key))}, not {_short(then.get(key))}")
     for key in ("options", "tokenizer", "versions"):
         ours, theirs = now.get(key, {}), then.get(key, {})
         for name in [*ours, *(name for name in theirs if name not in ours)]:
             if ours.get(name) != theirs.get(name):
                 label = name if key == "options" else f"{key} {name}"
                 told.append(f"{label} {_short(ours.get(name))}, not {_short(theirs.get(name))}")
-    for key in ("sources", "template"):
-        if now.get(key) != then.get(key):
-            told.append(f"{key} {_short(now.get(key))}, not {_short(then.get(key))}")
-    return told
+    return told if len(told) <= _MOST_TOLD else [*told[:_MOST_TOLD], f"and {len(told) - _MOST_TOLD} more"]
+
+
+_MOST_TOLD = 3
+"""Differences; who changed more knows already that it is another command."""
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        value = [f"{name}={each}" for name, each in value.items()]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == []:
+        return "none"
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 40 else text[:36] + "..."

@@ -410,15 +410,17 @@ def _length_label(bin: Bin) -> str:
 # --- plan ---------------------------------------------------------------------------------------------------
 
 
-def print_comparison(comparison: "Comparison") -> None:
-    """A row for each strategy and length, what is to be said of them, and the advice."""
+def print_comparison(comparison: "Comparison", command: str = "") -> None:
+    """A row for each strategy and length, what is to be said of them, the advice, and the command that follows it."""
     shown = console()
     about = "" if comparison.sampled is None else "about "
     shown.print(f"{about}{comparison.documents:,} documents, {comparison.tokens:,} tokens ({comparison.format})")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    for name, width in _OUTCOME_COLUMNS.items():
-        if name == _OVER_BOUND and comparison.sampled is not None:
-            continue  # a bound of the sample is none of the whole
+    # A bound of the sample is none of the whole.
+    names = [name for name in _OUTCOME_COLUMNS if comparison.sampled is None or name != _OVER_BOUND]
+    shown_names = _fitting(names, shown.width)
+    for name in shown_names:
+        width = _OUTCOME_COLUMNS[name]
         justify: Literal["left", "right"] = "left" if name == "strategy" else "right"
         table.add_column(name, justify=justify, no_wrap=True, min_width=width)
     length = None
@@ -427,11 +429,18 @@ def print_comparison(comparison: "Comparison") -> None:
             table.add_section()
         length = outcome.max_length
         advised = (outcome.strategy, length) == (comparison.advice.strategy, comparison.advice.max_length)
-        table.add_row(*_outcome_row(outcome, bounded=comparison.sampled is None), style="bold green" if advised else "")
+        cells = dict(zip(names, _outcome_row(outcome, bounded=comparison.sampled is None), strict=True))
+        table.add_row(*(cells[name] for name in shown_names), style="bold green" if advised else "")
     shown.print(table)
+    if len(shown_names) < len(names):
+        missing = ", ".join(name.replace("\n", " ") for name in names if name not in shown_names)
+        _print_wrapped(shown, f"on a wider terminal, or with --json: {missing}")
     for line in _comparison_notes(comparison):
         _print_wrapped(shown, line)
     _print_wrapped(shown, f"advice: {comparison.advice.text}", style="bold")
+    if command:
+        shown.print()
+        shown.print(Text(printable(command)), no_wrap=True, overflow="ignore", crop=False)
 
 
 _OVER_BOUND = "over\nbound"
@@ -448,6 +457,19 @@ _OUTCOME_COLUMNS = {
     "attn\na token": 7,
 }
 """Heads and least widths: with the spaces between, 78 columns."""
+
+
+_GIVEN_UP = (_OVER_BOUND, "segs\na pack", "attn\na token", "docs\ncut", "docs\nout")
+"""Columns that a narrow terminal does without, the first of them first."""
+
+
+def _fitting(names: Sequence[str], width: int) -> list[str]:
+    """The columns that there is room for, each with the blank beside it."""
+    kept = list(names)
+    for name in _GIVEN_UP:
+        if sum(_OUTCOME_COLUMNS[each] + 1 for each in kept) + 1 > width and name in kept:
+            kept.remove(name)
+    return kept
 
 
 def _outcome_row(outcome: "Outcome", *, bounded: bool) -> list[str]:
@@ -500,7 +522,7 @@ def _comparison_notes(comparison: "Comparison") -> Iterator[str]:
 
 
 def _print_wrapped(shown: Console, line: str, style: str = "default") -> None:
-    for part in textwrap.wrap(printable(line), WIDTH, break_on_hyphens=False):
+    for part in textwrap.wrap(printable(line), min(WIDTH, shown.width), break_on_hyphens=False):
         shown.print(Text(part, style=style))
 
 
@@ -517,6 +539,7 @@ def print_report(report: "VerifyReport") -> None:
     shown.print()
     if report.ok:
         shown.print(f"{printable(report.path)}: sound ({report.packs:,} packs, {report.tokens:,} tokens)")
+        shown.print(Text("train on it: docs/trainers.md has the settings of each trainer", style="dim"))
     else:
         failed = sum(not check.ok for check in report.checks)
         checks = "1 check" if failed == 1 else f"{failed} checks"

@@ -186,9 +186,9 @@ def test_a_finished_run_of_the_same_command_says_so_and_changes_nothing(
     [
         ({"max_length": 64}, "max_length 64, not 32"),
         ({"seed": 1}, "seed 1, not 0"),
-        ({"pad": True}, "pad True, not False"),
+        ({"pad": True}, "pad yes, not no"),
         ({"strategy": "bfd", "max_segments": 3}, "strategy bfd, not bfd_split; overlong drop, not split; max_segments"),
-        ({"limit": 5}, "limit 5, not None"),
+        ({"limit": 5}, "limit 5, not none"),
         ({"shards": 2}, "shards 2, not 3"),
         ({"max_record_bytes": "1Mi"}, "max_record_bytes 1048576, not 67108864"),
     ],

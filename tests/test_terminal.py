@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from packtool import terminal
 from packtool.cli import _exit_code
+from packtool.manifest import read_manifest
 from packtool.terminal import _Console
 from tests import chats, runs
 
@@ -55,3 +57,31 @@ def test_no_split_is_advised_for_conversations(tmp_path: Path, capfd: pytest.Cap
     assert "1 x overlong" in out
     assert "a larger --max-length keeps it" in out
     assert "bfd_split" not in out
+
+
+def test_plan_ends_with_the_command_that_packs_as_advised(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = runs.write_jsonl(tmp_path / "a b.jsonl", [{"body": "word " * n} for n in range(2, 30)])
+    given = ["-t", str(runs.TOKENIZER), "--field", "text=body", "--no-shuffle", "--workers", "1"]
+    assert _exit_code(["plan", str(source), *given, "-L", "32,64", "-q"]) == 0
+    words = shlex.split(capfd.readouterr().out.splitlines()[-1])
+    assert words[:2] == ["packtool", "pack"]
+    words[words.index("packed")] = str(tmp_path / "out")
+    assert _exit_code(words[1:]) == 0
+    options = read_manifest(tmp_path / "out").options
+    assert options["shuffle"] is False
+    assert words[words.index("-L") + 1] == str(options["max_length"])
+    assert words[words.index("-s") + 1] == options["strategy"]
+
+
+@pytest.mark.parametrize("width", [50, 60, 70, 75, 76, 77, 80])
+def test_a_narrow_terminal_gets_fewer_columns_but_whole_ones(
+    width: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [{"text": "word " * n} for n in range(2, 30)])
+    assert _exit_code(["plan", str(source), "-t", str(runs.TOKENIZER), "-L", "32", "--workers", "1", "-q"]) == 0
+    lines = capfd.readouterr().out.splitlines()[:-1]
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    assert any("bfd_split" in line for line in lines)
+    assert ("on a wider terminal" in " ".join(lines)) is (width < 77)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from packtool import PacktoolError
 from packtool.torch import packed_dataloader, varlen_attention
 
 
@@ -186,4 +187,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    train(parse())
+    try:
+        train(parse())
+    except PacktoolError as error:  # a folder that is no dataset, a batch that is too large: one line says it
+        raise SystemExit(f"error: {error}") from None

@@ -27,7 +27,7 @@ def draw() -> None:
     )
     console.print("$ packtool plan chat.jsonl -t tokenizer -L 1024,2048,4096", markup=False)
     with patch.object(terminal, "console", lambda: console):
-        terminal.print_comparison(comparison)
+        terminal.print_comparison(comparison, "packtool pack chat.jsonl -o packed -s bfd -L 2048 -t tokenizer")
     console.print()
     svg = console.export_svg(title="", theme=THEME, code_format=SVG, unique_id="plan")
     (HERE / "plan.svg").write_text(svg)

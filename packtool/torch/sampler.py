@@ -24,6 +24,8 @@ Int64s = NDArray[np.int64]
 
 _log = logging.getLogger("packtool.torch")
 
+_TOLD: set[tuple[str, int, int]] = set()
+"""Datasets whose dropped packs were told of in this process: evaluation loops make a sampler again and again."""
 _STATE_VERSION = 1
 _LAST_EPOCH = (1 << 62) - 1
 _STATE_TYPES: dict[str, type] = {
@@ -101,7 +103,9 @@ class PackSampler(Sampler[list[int]]):
                 f"{dataset.path}: {len(dataset)} packs are less than one global batch of {self.global_batch} "
                 f"({batch_packs} packs x {world_size} ranks): take smaller batches, or drop_last=False"
             )
-        if self.dropped_packs and rank == 0:
+        told = (str(dataset.path), len(dataset), self.global_batch)
+        if self.dropped_packs and rank == 0 and told not in _TOLD:
+            _TOLD.add(told)
             _log.warning(
                 "%s: %d of %d packs, less than a global batch of %d, are left out of each epoch; drop_last=False "
                 "keeps them",

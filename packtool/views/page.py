@@ -202,7 +202,7 @@ def position_digits(segment: ShownSegment) -> int:
 
 
 def legend(page: Page, *more: str) -> Iterator[Text]:
-    """What the gutter says, for somebody who has never seen it; ``more`` are sentences about the view."""
+    """What the gutter says, for somebody who has never seen it; ``more``, apart, are sentences about the view."""
     for trained, told in (
         (True, "carries loss: the model learns to write it"),
         (
@@ -210,12 +210,12 @@ def legend(page: Page, *more: str) -> Iterator[Text]:
             "is only read (label -100); so is always a segment's first token, as nothing before it in its segment "
             "could predict it",
         ),
-        *((None, sentence) for sentence in more),
     ):
         for number, line in enumerate(_words(told, page.width - gutter_width(5))):
-            named = number == 0 and trained is not None
-            drawn = gutter(page, 5, None, trained is True, named)
+            drawn = gutter(page, 5, None, trained, number == 0)
             yield drawn.append(line, style=TRAINED_STYLE if trained else MASKED_STYLE)
+    for sentence in more:
+        yield from wrapped(sentence, page, MASKED_STYLE)
 
 
 def folded(page: Page, pack: ShownPack, doc_id: int | None) -> list[ShownSegment | Gap]:
