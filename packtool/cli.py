@@ -362,6 +362,12 @@ def _check_html_file(file: Path) -> None:
     refuse_inside_dataset("--html", file)
 
 
+def _at_least_one(value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise typer.BadParameter(f"{value} is not in the range x>=1.")
+    return value
+
+
 @app.command()
 def verify(
     dataset: Annotated[str, typer.Argument(metavar="OUT", help="A packed dataset.")],
@@ -373,7 +379,8 @@ def verify(
         ),
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --source: compare only about N records.")
+        int | None,
+        typer.Option(callback=_at_least_one, metavar="N", help="With --source: compare only about N records."),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="With --sample: which records. [0]", show_default=False)] = 0,
     chat_template: Annotated[
@@ -383,7 +390,9 @@ def verify(
     prompt_template: Annotated[
         str | None, typer.Option(metavar="FILE", help="With --source: the template that made the prompts, if one did.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes. [the CPUs there are]")] = None,
+    workers: Annotated[
+        int | None, typer.Option(callback=_at_least_one, metavar="N", help="Processes. [the CPUs there are]")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     model: Annotated[
         str | None,
@@ -449,6 +458,7 @@ def _exit_code(arguments: list[str]) -> int:
     try:
         # Not app(): it would make other exceptions of Ctrl-C and of a pipe that is closed.
         command = typer.main.get_command(app)
+        _hide_types(command)
         with command.make_context("packtool", arguments or ["--help"]) as context:
             command.invoke(context)
         if sys.stdout is not None:  # as it is where standard output was closed
@@ -484,6 +494,14 @@ def _exit_code(arguments: list[str]) -> int:
             # Python flushes once more at its end, and would complain then in its own words.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _hide_types(group: Any) -> None:
+    """Take Python's types of the arguments out of the help; their names say what they are."""
+    for command in group.commands.values():
+        for parameter in command.params:
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda **_: None
 
 
 def _goes_on(arguments: list[str]) -> bool:

@@ -124,8 +124,9 @@ def test_version_and_help_both_ways(call: Any) -> None:
     script = Path(sys.executable).with_name("packtool")
     version = subprocess.run([str(script), "--version"], capture_output=True, text=True, check=True)
     assert version.stdout == f"packtool {__version__}\n" == spawned(["--version"]).out
-    for arguments in (["--help"], ["pack", "--help"], ["stats", "--help"], ["verify", "--help"]):
-        shown = call(*arguments)
+    for command in ("", "pack", "plan", "stats", "show", "verify"):
+        shown = call(*command.split(), "--help")
+        assert not re.search(r"<\w|x>=|\.\.\.\]", shown.out), "no types of Python"
         assert shown.code == 0
         assert "Usage" in shown.out
         assert shown.err == ""

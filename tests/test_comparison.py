@@ -375,7 +375,7 @@ def test_the_table_of_a_sample_fits_80_columns_and_says_how_sure_it_is(
     command = ("plan", sample_data / "chat.jsonl", "-t", runs.TOKENIZER, "--workers", "1", "-q")
     assert call(*command, "-L", "512,2048,131072", "--sample", "120", "--overlong", "truncate_turns") == 0
     out = capfd.readouterr().out
-    assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines() if not line.startswith("packtool "))
     assert "…" not in out
     told = " ".join(out.split())
     assert "estimated from 120 of 356 records: for 19 of 20 such samples" in told
