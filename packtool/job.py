@@ -331,10 +331,11 @@ def _shape(config: PackConfig, sources: tuple[Source, ...]) -> tuple[list[Source
 def difference(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
     """What differs between two commands, for people: ``max_length 2048, not 4096``; what is given first leads."""
     told: list[str] = []
-    for key in ("sources", "template"):
-        if now.get(key) != then.get(key):
-            told.append(f"{key} {_short(now.get(key))}, not {_short(then.get(key))}")
-    for key in ("options", "tokenizer", "versions"):
+    for key in ("sources", "options", "template", "tokenizer", "versions"):
+        if key in ("sources", "template"):
+            if now.get(key) != then.get(key):
+                told.append(f"{key} {_short(now.get(key))}, not {_short(then.get(key))}")
+            continue
         ours, theirs = now.get(key, {}), then.get(key, {})
         for name in [*ours, *(name for name in theirs if name not in ours)]:
             if ours.get(name) != theirs.get(name):

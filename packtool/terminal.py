@@ -314,8 +314,8 @@ def _remedy(reason: str, manifest: Manifest) -> str | None:
     if reason not in ("overlong", "truncated"):
         return _REMEDIES.get(reason)
     if manifest.format in ("text", "tokens"):
-        return "a larger --max-length keeps it, or --strategy bfd_split without --overlong"
-    return "a larger --max-length keeps it"
+        return "a larger --max-length keeps more, or --strategy bfd_split without --overlong"
+    return "a larger --max-length keeps more"
 
 
 def _loading_lines(folder: str) -> Sequence[str]:

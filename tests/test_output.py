@@ -216,6 +216,16 @@ def test_other_sources_and_another_tokenizer_are_another_command(
         runs.run(source, two[0], max_length=32, shards=3, tokenizer=str(tmp_path / "tok"))
 
 
+def test_of_many_differences_the_sources_and_two_more_are_told(
+    tmp_path: Path, source: Path, two: tuple[Path, Path]
+) -> None:
+    copy = tmp_path / "b.jsonl"
+    copy.write_bytes(source.read_bytes())
+    told = r"\(sources b\.jsonl, not a\.jsonl; max_length 64, not 32; seed 1, not 0; and 4 more\)"
+    with pytest.raises(Misuse, match=told):
+        runs.run(copy, two[0], max_length=64, seed=1, pad=True, limit=5, shards=2)
+
+
 def test_a_source_that_has_changed_since_is_noticed(tmp_path: Path, source: Path) -> None:
     mine = tmp_path / "a.jsonl"
     mine.write_bytes(source.read_bytes())

@@ -46,7 +46,7 @@ def test_a_small_loss_is_a_labelled_row(tmp_path: Path, capfd: pytest.CaptureFix
     records = [{"input_ids": list(range(1, 60))} for _ in range(200)] + [{"input_ids": [1] * 65}]
     out = packed(tmp_path, capfd, records, "-L", "64", "-s", "bfd")
     assert "\nleft out     1 document, 65 tokens: overlong (rejects.jsonl says where)\n" in out
-    assert "\n             a larger --max-length keeps it, or --strategy bfd_split without --overlong\n" in out
+    assert "\n             a larger --max-length keeps more, or --strategy bfd_split without --overlong\n" in out
 
 
 def test_no_split_is_advised_for_conversations(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +55,7 @@ def test_no_split_is_advised_for_conversations(tmp_path: Path, capfd: pytest.Cap
     (tmp_path / "chat.jinja").write_text(chats.marked("chatml"))
     out = packed(tmp_path, capfd, records, "-L", "64", "--chat-template", str(tmp_path / "chat.jinja"))
     assert "1 x overlong" in out
-    assert "a larger --max-length keeps it" in out
+    assert "a larger --max-length keeps more" in out
     assert "bfd_split" not in out
 
 
