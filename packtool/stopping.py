@@ -54,6 +54,18 @@ def stop_on_signals(goes_on: bool) -> None:
             stopping = True
             raise Stopped(number)
 
+    def not_raised(found: "sys.UnraisableHookArgs") -> None:
+        nonlocal stopping
+        if not isinstance(found.exc_value, Stopped):
+            sys.__unraisablehook__(found)
+            return
+        # It came in a callback, out of which Python lets no exception; a moment later it is heard elsewhere.
+        stopping = False
+        again = threading.Timer(0.01, os.kill, (os.getpid(), found.exc_value.number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = not_raised
     for number in heard:
         signal.signal(number, stop)
     threading.Thread(

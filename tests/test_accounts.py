@@ -111,7 +111,7 @@ def test_a_bad_record_stops_with_its_line_in_the_whole_source(tmp_path: Path) ->
     made = accounts(tmp_path, 2)
     made.add(unit(tmp_path, "a", 5, rows=7))
     made.add(unit(tmp_path, "b", 4, source=1))
-    with pytest.raises(BadData, match=r"^/in/1\.jsonl:7: bad_json: why; "):
+    with pytest.raises(BadData, match=r"^/in/1\.jsonl:7: bad_json: why \(mend it"):
         made.add(unit(tmp_path, "c", 1, source=1, rejects=[UnitReject(2, 1, "bad_json", "why")], rows=3))
 
 

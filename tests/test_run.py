@@ -471,7 +471,7 @@ def many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_the_first_bad_record_in_source_order_stops_the_run(
     tmp_path: Path, many_units: list[Path], workers: int
 ) -> None:
-    with pytest.raises(BadData, match=rf"^{many_units[0]}:151: bad_json: .*--on-bad-record skip$"):
+    with pytest.raises(BadData, match=rf"^{many_units[0]}:151: bad_json: .*--on-bad-record skip\)$"):
         runs.run(many_units, tmp_path / "out", workers=workers)
     with pytest.raises(BadData, match=rf"^{many_units[1]}:4: not_object: "):
         runs.run(many_units[::-1], tmp_path / "out", workers=workers)

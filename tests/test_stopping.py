@@ -184,3 +184,33 @@ run.make_plan = slow
     ended = stopped(script(source, tmp_path / "out", 2, before), signal.SIGHUP, mark=mark)
     assert ended.code == 0
     assert (tmp_path / "out" / "manifest.json").exists()
+
+
+IN_A_CALLBACK = """
+import os, signal, sys, time, weakref
+from packtool.stopping import Stopped, stop_message, stop_on_signals
+
+class Thing:
+    pass
+
+def told_inside(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000):
+        pass
+
+stop_on_signals(goes_on=True)
+thing = Thing()
+seen = weakref.ref(thing, told_inside)
+began = time.monotonic()
+try:
+    del thing
+    time.sleep(10)
+except Stopped as stopped:
+    print(stop_message(stopped, goes_on=True), time.monotonic() - began < 1.2)
+"""
+
+
+def test_a_signal_inside_a_callback_that_lets_nothing_out_is_heard_after_it() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("True\n")
