@@ -233,8 +233,8 @@ def print_summary(manifest: Manifest, folder: str) -> None:
         line.append(printable(value), style="default")
         shown.print(line, no_wrap=True, overflow="ignore", crop=False)
     shown.print()
-    for line_of_help in _loading_lines(folder):
-        shown.print(Text(line_of_help, style="dim" if line_of_help.startswith("#") else "default"))
+    for code in _loading_lines(folder):
+        shown.print(Text(code))
 
 
 def _summary_rows(manifest: Manifest) -> list[tuple[str, str]]:
@@ -321,12 +321,12 @@ def _remedy(reason: str, manifest: Manifest) -> str | None:
 def _loading_lines(folder: str) -> Sequence[str]:
     quoted = repr(folder)
     return (
-        "# TRL: from datasets import load_dataset; from trl import SFTConfig",
+        "from datasets import load_dataset; from trl import SFTConfig  # TRL",
         f"train = load_dataset({quoted}, split='train')",
         "args = SFTConfig(packing=True, dataset_kwargs={'skip_prepare_dataset': True},",
         "                 packing_strategy='bfd', per_device_train_batch_size=1)",
-        "# torch: from packtool.torch import packed_dataloader",
-        f"for batch in packed_dataloader({quoted}): ...",
+        "from packtool.torch import packed_dataloader  # a torch loop",
+        f"for batch in packed_dataloader({quoted}, batch_packs=1): ...",
     )
 
 

@@ -270,7 +270,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, workplace: Path) -> None:
         text=True,
     )
     deadline = time.monotonic() + 60
-    while not any(workplace.glob("packtool-scratch-*/work/store/*/*")) and time.monotonic() < deadline:
+    while not any(workplace.glob("packtool-scratch-*/*/store/*/*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)

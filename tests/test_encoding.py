@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from packtool.encoders.fast import Differs, FastEncoder
+from packtool.encoders.fast import Differs, FastEncoder, fast_encoder_name
 from packtool.encoders.flat_ids import FlatIds
 from packtool.encoding import EncodedDocuments, TextEncoder, runs_of, trained_tokens
 from packtool.errors import BadData
@@ -291,6 +291,7 @@ class Wrong(FastEncoder):
         return FlatIds(np.where(np.repeat(bad, found.lengths), 7, found.ids).astype(np.int32), found.lengths)
 
 
+@pytest.mark.skipif(fast_encoder_name() != "fastokens 0.3.5", reason="a fault of that version")
 def test_a_real_difference_is_found_out(tmp_path: Path) -> None:
     # fastokens 0.3.5 takes the name of a byte in a text for the byte, where "<" is not in the vocabulary.
     files = save(KINDS["byte_fallback"](), tmp_path)

@@ -1,11 +1,14 @@
 """What trainers make of a dataset as it lies there: ``datasets`` reads the contract's columns, TRL trains on them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 
+from packtool.cli import _exit_code
+from packtool.manifest import read_manifest
 from tests import runs
 
 torch = pytest.importorskip("torch")
@@ -143,3 +146,22 @@ def test_trl_trains_on_the_shards_as_they_are(tmp_path: Path, loaded: Any, model
     assert len(losses) == 12
     assert losses[-1] < losses[0]
     assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_the_lines_that_pack_prints_load_the_dataset_as_they_stand(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [{"text": "word " * 20}] * 30)
+    output = tmp_path / "out"
+    assert _exit_code(["pack", str(source), "-o", str(output), "-t", str(runs.TOKENIZER), "-L", "64"]) == 0
+    printed = capfd.readouterr().out
+    code = printed[printed.index("from datasets import") :]
+    assert max(map(len, code.replace(str(output), "out").splitlines())) <= 80
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    # What depends on the machine: by default SFTConfig asks for a GPU that can do bfloat16.
+    monkeypatch.setattr(trl, "SFTConfig", partial(trl.SFTConfig, use_cpu=True, bf16=False, output_dir=str(tmp_path)))
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert len(found["train"]) == read_manifest(output).packs
+    assert found["args"].packing
+    assert found["batch"]["cu_seq_lens_q"][0] == 0
