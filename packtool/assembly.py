@@ -95,26 +95,37 @@ def assemble(
     if pad_id is not None:
         ids.fill(pad_id)
     fetcher.fetch_ids(segments, starts[places], ids)
-    trained = np.zeros(len(ids) + 1, dtype=np.int8)
-    run_starts, run_stops = fetcher.fetch_runs(segments, starts[places])
-    # +1 where a run starts and -1 behind it; runs are disjoint, so no index is twice among starts, or stops.
-    trained[run_starts] += 1
-    trained[run_stops] -= 1
-    mask = np.cumsum(trained[:-1], dtype=np.int8).view(np.bool_)
-    mask[starts] = False  # nothing inside a segment predicts its first token
-    positions = np.arange(len(ids), dtype=np.int32)
-    positions -= np.repeat(starts.astype(np.int32), lengths)
     first_segments = np.cumsum(pack_segments, dtype=np.int64) - pack_segments
     return PackBatch(
         input_ids=ids,
-        labels=np.where(mask, ids, np.int32(IGNORED)),
-        position_ids=positions,
+        labels=_labels(ids, starts, *fetcher.fetch_runs(segments, starts[places])),
+        position_ids=_positions(starts, lengths),
         seq_lengths=lengths,
         doc_ids=doc_ids,
         doc_offsets=offsets,
         pack_tokens=np.add.reduceat(lengths, first_segments).astype(np.int32),
         pack_segments=pack_segments,
     )
+
+
+def _labels(ids: Int32s, starts: Int64s, run_starts: Int64s, run_stops: Int64s) -> Int32s:
+    """The ids inside the runs, IGNORED outside of them and at ``starts``; runs are disjoint, in any order."""
+    # Stretches that are ignored and that train, in turn: up to the first run, that run, up to the second one, ...
+    edges = np.empty(2 * len(run_starts) + 2, dtype=np.int64)
+    edges[0], edges[-1] = 0, len(ids)
+    edges[1:-1:2], edges[2:-1:2] = np.sort(run_starts), np.sort(run_stops)
+    ignored = np.repeat(np.arange(len(edges) - 1) % 2 == 0, np.diff(edges))
+    ignored[starts] = True  # nothing inside a segment predicts its first token
+    labels = ids.copy()
+    labels[ignored] = IGNORED
+    return labels
+
+
+def _positions(starts: Int64s, lengths: Int32s) -> Int32s:
+    """0, 1, 2, ... from every one of ``starts``."""
+    positions = np.arange(int(lengths.sum(dtype=np.int64)), dtype=np.int32)
+    positions -= np.repeat(starts.astype(np.int32), lengths)
+    return positions
 
 
 def _with_padding(
