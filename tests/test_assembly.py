@@ -1,11 +1,13 @@
 """Assembly: the six columns of a stretch of the plan, whatever the units and however few files may be open."""
 
+import errno
 import subprocess
 import sys
 import tempfile
 from itertools import groupby
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,12 +44,20 @@ def plan_of(run: StoredRun, strategy: str, folder: Path, max_length: int) -> Pla
     max_length=st.integers(2, 30),
     pad_id=st.sampled_from([None, 0, 7]),
     open_files=st.sampled_from([1, 2, 100]),
+    mapped_bytes=st.sampled_from([0, 1 << 20]),
 )
 def test_every_token_of_a_segment_is_that_of_its_document(
-    found: list[Document], strategy: str, size: int, max_length: int, pad_id: int | None, open_files: int
+    found: list[Document],
+    strategy: str,
+    size: int,
+    max_length: int,
+    pad_id: int | None,
+    open_files: int,
+    mapped_bytes: int,
 ) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(assembly, "_files_allowed", lambda: open_files * 2)
+        patch.setattr(assembly, "MAPPED_BYTES", mapped_bytes)
         run = stored_run(Path(name) / "store", in_units(found, size))
         plan = plan_of(run, strategy, Path(name) / "plan", max_length)
         if not plan.packs:
@@ -100,12 +110,17 @@ def test_a_shard_is_the_same_however_its_row_groups_are_fetched(tmp_path: Path) 
     assert made[1] == made[7] == made[1000]
 
 
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("kept", [0, 8])
 @pytest.mark.parametrize("file", ["ids", "documents"])
-def test_a_store_that_was_cut_short_is_an_error_that_names_the_file(tmp_path: Path, file: str) -> None:
+def test_a_store_that_was_cut_short_is_an_error_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, kept: int, mapped_bytes: int
+) -> None:
+    monkeypatch.setattr(assembly, "MAPPED_BYTES", mapped_bytes)
     run = stored_run(tmp_path / "store", [[([1, 2, 3, 4], [False, True, False, True])]])
     plan = plan_of(run, "bfd", tmp_path / "plan", 8)
     path = getattr(run.files[0], file)
-    path.write_bytes(path.read_bytes()[:-4])
+    path.write_bytes(path.read_bytes()[:kept])
     write_units(iter(run.files), tmp_path / "units")
     task = ShardTask(tmp_path / "s.parquet", "s", plan.folder, tmp_path / "units", 0, 1, 1, 8, None)
     with pytest.raises(PacktoolError, match=rf"^{path}: the token store was changed or cut short; run again$"):
@@ -154,25 +169,88 @@ def test_the_limit_of_open_files_is_raised_no_further_than_allowed(monkeypatch: 
     assert asked == [(200, 200), (1 << 14, 1 << 20)]
 
 
-def test_ids_are_fetched_in_the_order_they_lie_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [([1 + n % 50] * 5, [True] * 5) for n in range(60)]
-    run = stored_run(tmp_path / "store", in_units(found, 20))
-    plan = plan_of(run, "bfd", tmp_path / "plan", 16)
-    segments, counts = read_packs(plan.folder, 0, plan.packs)
-    places: list[tuple[int, int]] = []
+def noted_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(file, offset) of every read of a store that is not mapped, as they come."""
+    reads: list[tuple[int, int]] = []
     preadv = assembly.os.preadv
 
     def noted(handle: int, buffers: list[memoryview], offset: int) -> int:
-        places.append((handle, offset))
-        return int(preadv(handle, buffers, offset))
+        reads.append((handle, offset))
+        return int(preadv(handle, [buffers[0][:2000]], offset))  # as a system may that gives less than was asked for
 
+    monkeypatch.setattr(assembly, "MAPPED_BYTES", 0)
     monkeypatch.setattr(assembly.os, "preadv", noted)
+    return reads
+
+
+def test_ids_are_read_in_the_order_they_lie_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [([1 + n % 50] * (4 + n % 2), [True] * (4 + n % 2)) for n in range(60)]
+    run = stored_run(tmp_path / "store", in_units(found, 20))
+    plan = plan_of(run, "bfd", tmp_path / "plan", 16)
+    segments, counts = read_packs(plan.folder, 0, plan.packs)
+    reads = noted_reads(monkeypatch)
     with Fetcher(run.files) as fetcher:
         assemble(segments, counts, fetcher, 16, None)
-    assert len(places) == 60
-    stretches = [[offset for _, offset in part] for _, part in groupby(places, key=lambda place: place[0])]
+    assert 50 < len(reads) <= 60
+    stretches = [[offset for _, offset in part] for _, part in groupby(reads, key=lambda read: read[0])]
     assert len(stretches) == 3, "one unit after the other"
     assert all(offsets == sorted(offsets) for offsets in stretches)
+
+
+def test_neighbours_on_the_disk_that_are_neighbours_in_the_packs_are_one_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(list(range(n, n + 7)), [True] * 7) for n in range(100)]
+    run = stored_run(tmp_path / "store", in_units(found, 50))
+    plan = plan_of(run, "in_order", tmp_path / "plan", 16)
+    segments, counts = read_packs(plan.folder, 0, plan.packs)
+    reads = noted_reads(monkeypatch)
+    with Fetcher(run.files) as fetcher:
+        made = assemble(segments, counts, fetcher, 16, None)
+    assert [offset for _, offset in reads] == [0, 0], "one for each unit"
+    assert made.input_ids.tolist() == [id for ids, _ in found for id in ids]
+
+
+def test_what_a_read_leaves_out_is_read_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = list(range(3000))
+    run = stored_run(tmp_path / "store", [[(ids, [True] * 3000)]])
+    plan = plan_of(run, "bfd", tmp_path / "plan", 4096)
+    segments, counts = read_packs(plan.folder, 0, plan.packs)
+    reads = noted_reads(monkeypatch)
+    with Fetcher(run.files) as fetcher:
+        assert assemble(segments, counts, fetcher, 4096, None).input_ids.tolist() == ids
+    assert [offset for _, offset in reads] == list(range(0, 12_000, 2000))
+
+
+def test_what_cannot_be_mapped_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_map(path: Path) -> None:
+        raise OSError(errno.ENODEV, "no such device", str(path))
+
+    run = stored_run(tmp_path / "store", [[([1, 2, 3, 4, 5], [True] * 5)]])
+    plan = plan_of(run, "bfd", tmp_path / "plan", 16)
+    monkeypatch.setattr(assembly, "_map", no_map)
+    with Fetcher(run.files) as fetcher:
+        assert assemble(*read_packs(plan.folder, 0, plan.packs), fetcher, 16, None).input_ids.tolist() == [
+            1,
+            2,
+            3,
+            4,
+            5,
+        ]
+
+
+@pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
+def test_no_file_of_the_store_is_held_after_a_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
+) -> None:
+    monkeypatch.setattr(assembly, "MAPPED_BYTES", mapped_bytes)
+    run = stored_run(tmp_path / "store", in_units([([1, 2, 3], [True] * 3)] * 20, 5))
+    plan = plan_of(run, "bfd", tmp_path / "plan", 8)
+    write_units(iter(run.files), tmp_path / "units")
+    write_shard(ShardTask(tmp_path / "s.parquet", "s", plan.folder, tmp_path / "units", 0, plan.packs, 2, 8, None))
+    process = psutil.Process()
+    held = [file.path for file in process.open_files()] + [map.path for map in process.memory_maps()]
+    assert not [path for path in held if str(tmp_path) in path]
 
 
 def test_padding_to_a_length_that_would_take_the_memory_is_refused(tmp_path: Path) -> None:
