@@ -105,7 +105,7 @@ class Workers:
                 if isinstance(task, _Failed):
                     failed = task
                     break
-                with _without_main_module(), _without_interrupts(), _starting():  # the pool may start a process here
+                with _starting():  # the pool may start a process here
                     waiting.append(pool.submit(work, task))
                 if len(waiting) >= self.count * (1 + _WAITING_TASKS):
                     yield waiting.popleft().result()
@@ -122,7 +122,7 @@ class Workers:
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            with _without_interrupts(), _starting():
+            with _starting():
                 self._pool = ProcessPoolExecutor(
                     self.count, multiprocessing.get_context("spawn"), initializer=_start_worker
                 )
@@ -150,9 +150,10 @@ _AGAIN = "run the same command again, perhaps with fewer --workers"
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Say of an error of the system that it is for want of a process, or of what one needs."""
+    """Start processes in the block; an error of the system in it is for want of one, or of what one needs."""
     try:
-        yield
+        with _without_main_module(), _without_current_folder(), _without_interrupts():
+            yield
     except OSError as error:
         raise PacktoolError(f"no worker process can be started: {error.strerror or error}; {_AGAIN}") from None
 
@@ -194,6 +195,27 @@ def _without_main_module() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+
+
+@contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """Keep processes that are started in the block from importing modules that lie in the current folder.
+
+    A new process takes ``multiprocessing`` and its modules from there first, and it is often a folder of data
+    from the internet, which may hold a ``socket.py``.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 @contextmanager

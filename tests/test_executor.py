@@ -170,6 +170,27 @@ def test_a_script_needs_no_guard(tmp_path: Path, script: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 18\n", "")
 
 
+def test_nothing_in_the_current_folder_is_run(tmp_path: Path) -> None:
+    sources = [str(runs.write_jsonl(tmp_path / f"{n}.jsonl", [{"input_ids": [n, 2, 3]}] * 9)) for n in (1, 2)]
+    for module in ("socket", "runpy", "pickle", "tempfile", "multiprocessing", "orjson", "numpy", "packtool"):
+        (tmp_path / f"{module}.py").write_text(f"open('run', 'a').write({module!r})\nraise SystemExit(7)\n")
+    command = [
+        str(Path(sys.executable).parent / "packtool"),
+        "pack",
+        *sources,
+        "-o",
+        "out",
+        "-t",
+        str(runs.TOKENIZER),
+        "--workers",
+        "2",
+        "-q",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_program_without_a_file_works_as_a_notebook_does(script: str) -> None:
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 18\n", "")
