@@ -169,13 +169,18 @@ def pack(
 ) -> None:
     """Pack SOURCEs into a folder of Parquet shards."""
     given = {name: value for name, value in locals().items() if value is not None and name != "config"}
-    from packtool import terminal
     from packtool.config import PackConfig
-    from packtool.run import pack as run
+    from packtool.executor import Workers
+    from packtool.head_start import head_start
 
     options = _with_cache(PackConfig.checked(given) if config is None else PackConfig.from_toml(config, given))
-    with terminal.progress(options.quiet) as listener:
-        manifest = run(options, listener)
+    with Workers(options.worker_count) as processes:
+        head_start(options, processes)
+        from packtool import terminal  # these take a third of a second, as long as a process takes to start
+        from packtool.run import pack as run
+
+        with terminal.progress(options.quiet) as listener:
+            manifest = run(options, listener, processes)
     if not options.quiet:
         try:
             terminal.print_summary(manifest, str(options.output))

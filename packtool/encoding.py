@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from packtool.encoders.byte_spans import Spans, TokenBytes, character_places
-from packtool.encoders.fast import FastEncoder
 from packtool.encoders.flat_ids import FlatIds, Int32s
-from packtool.encoders.proof import Proof, differs
-from packtool.encoders.reference import Reference
+from packtool.encoders.proof import differs
+from packtool.encoders.proven import Encoders
 from packtool.errors import BadData
 from packtool.rendering import Rendered
 from packtool.tokenized import Tokenized
-from packtool.tokenizer import TokenizerFiles
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -90,18 +88,12 @@ def runs_of(trained: NDArray[np.bool_], lengths: Int32s) -> tuple[Int32s, Int32s
 class TextEncoder:
     """Encodes rendered texts with ``tokenizers``, or faster with an encoder that is held against it."""
 
-    def __init__(
-        self, files: TokenizerFiles, bos_ids: tuple[int, ...], eos_id: int | None, *, fast: FastEncoder | None = None
-    ) -> None:
-        """Load the tokenizer; ``bos_ids`` and ``eos_id`` are put around every text.
-
-        Raises:
-            Differs: ``fast`` gave other tokens than ``tokenizers`` for texts that are hard for it.
-        """
-        self._reference = Reference(files)
-        self._fast = fast
-        self._proof = None if fast is None else Proof(fast, self._reference)
-        self._path = files.path
+    def __init__(self, encoders: Encoders, bos_ids: tuple[int, ...], eos_id: int | None) -> None:
+        """Encode with ``encoders``; ``bos_ids`` and ``eos_id`` are put around every text."""
+        self._reference = encoders.reference
+        self._fast = encoders.fast
+        self._proof = encoders.proof
+        self._path = encoders.reference.path
         self._bos = np.array(bos_ids, dtype=np.int32)
         self._eos = eos_id
 

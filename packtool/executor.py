@@ -1,7 +1,8 @@
 """Runs pure tasks on local processes and gives their results in the order of the tasks.
 
-Processes are spawned, never forked: a fork would copy the locks of the threads that tokenizers use. The
-engine schedules; whoever wrote the task owns its files.
+Processes are never forked from this one: a fork would copy the locks of the threads that tokenizers use. They are
+spawned, or forked from a process that does nothing else and has no threads. The engine schedules; whoever wrote the
+task owns its files.
 """
 
 import multiprocessing
@@ -9,18 +10,22 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, islice
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from types import ModuleType
+from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import Self, TypeVar
 
 from packtool.errors import PacktoolError
+from packtool.scratch import scratch_folder
 from packtool.stopping import SIGNALS
 
 Task = TypeVar("Task")
@@ -61,13 +66,42 @@ class Workers:
     def __init__(self, count: int) -> None:
         """Use ``count`` processes at most; with one, everything runs in this process."""
         self.count = count
+        self._context: BaseContext = multiprocessing.get_context("spawn")
         self._pool: ProcessPoolExecutor | None = None
+        self._kept = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end(kill=kind is not None)
+
+    def start(self, module: str, told: Mapping[str, str]) -> None:
+        """Begin now to start a process that imports ``module``, from which the others are then forked.
+
+        This one goes on meanwhile. What the module loads is there once, for all processes; it must leave no thread
+        behind, as a fork would copy the locks that it holds. Nothing happens with one process, and where forking is
+        not safe (macOS, Windows) or not to be had: processes are spawned.
+
+        Args:
+            module: of an importable package. What it raises is lost.
+            told: environment variables that it finds.
+
+        Raises:
+            PacktoolError: the system starts no process, or has no room for a socket.
+        """
+        if self.count < 2 or sys.platform != "linux":
+            return
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([module])
+        try:
+            folder = self._kept.enter_context(scratch_folder())
+            with _starting(told), _sockets_in(folder):
+                forkserver.ensure_running()
+            self._kept.callback(_stop_fork_server)
+        finally:
+            context.set_forkserver_preload([])
+        self._context = context
 
     def run_in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Generator[Result, None, None]:
         """Do ``work`` on each task and give the results in the order of the tasks; one stage at a time.
@@ -113,7 +147,7 @@ class Workers:
                 yield waiting.popleft().result()
             finished = True
         except BrokenProcessPool:
-            raise PacktoolError(f"{_ending(pool)}; finished work is kept, {_AGAIN}") from None
+            raise PacktoolError(f"{self._ending(pool)}; finished work is kept, {_AGAIN}") from None
         finally:
             if not finished:
                 self._end(kill=True)
@@ -123,20 +157,35 @@ class Workers:
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             with _starting():
-                self._pool = ProcessPoolExecutor(
-                    self.count, multiprocessing.get_context("spawn"), initializer=_start_worker
-                )
+                self._pool = ProcessPoolExecutor(self.count, self._context, initializer=_start_worker)
         return self._pool
+
+    def _ending(self, pool: ProcessPoolExecutor) -> str:
+        """How the first worker that ended, ended; none is left then."""
+        processes = _processes_of(pool)
+        # How a process ended is told once, and it is the pool's thread that asks: here it is only seen which did.
+        ended = wait([process.sentinel for process in processes], timeout=1)
+        first = [process for process in processes if process.sentinel in ended]
+        self._end(kill=True)
+        code = next((process.exitcode for process in first if process.exitcode), 1)
+        if code > 0:
+            return "a worker process could not start, or ended by itself"
+        name = signal.Signals(-code).name
+        if -code == signal.SIGKILL:
+            return f"a worker process was killed ({name}), as the system does when memory runs out"
+        return f"a worker process crashed inside a library ({name}), perhaps over a damaged source"
 
     def _end(self, kill: bool) -> None:
         pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        processes = _processes_of(pool)
-        if kill:
-            for process in processes:
-                process.kill()
-        pool.shutdown(wait=True, cancel_futures=True)
+        try:
+            if pool is not None:
+                if kill:
+                    for process in _processes_of(pool):
+                        process.kill()
+                pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            self._context = multiprocessing.get_context("spawn")
+            self._kept.close()
 
 
 def run_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
@@ -149,13 +198,17 @@ _AGAIN = "run the same command again, perhaps with fewer --workers"
 
 
 @contextmanager
-def _starting() -> Iterator[None]:
-    """Start processes in the block; an error of the system in it is for want of one, or of what one needs."""
+def _starting(told: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """Start processes in the block, which are ``told`` something in their environment.
+
+    An error of the system in it is for want of a process, or of what one needs.
+    """
     try:
-        with _without_main_module(), _without_current_folder(), _without_interrupts():
+        with _without_main_module(), _environment({**_WORKERS_ENVIRONMENT, **told}), _without_interrupts():
             yield
-    except OSError as error:
-        raise PacktoolError(f"no worker process can be started: {error.strerror or error}; {_AGAIN}") from None
+    except (OSError, EOFError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        raise PacktoolError(f"no worker process can be started: {why}; {_AGAIN}") from None
 
 
 def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
@@ -163,23 +216,29 @@ def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
     return list((getattr(pool, "_processes", None) or {}).values())
 
 
-def _ending(pool: ProcessPoolExecutor) -> str:
-    """How the first worker that ended, ended."""
-    # The pool ends the others with SIGTERM, which they do not hear; the kernel's memory killer sends SIGKILL.
-    processes = _processes_of(pool)
-    code = None
-    for _ in range(20):
-        # The pool asks for it in another thread at the same time, and only one of the two is told at once.
-        code = next((process.exitcode for process in processes if process.exitcode), None)
-        if code is not None:
-            break
-        time.sleep(0.05)
-    if code is None or code > 0:
-        return "a worker process could not start, or ended by itself"
-    name = signal.Signals(-code).name
-    if -code == signal.SIGKILL:
-        return f"a worker process was killed ({name}), as the system does when memory runs out"
-    return f"a worker process crashed inside a library ({name}), perhaps over a damaged source"
+# multiprocessing lets its fork server run until the program ends, with a socket in a temporary folder that stays where
+# the program is killed; what follows reaches for its own records to have neither.
+
+
+@contextmanager
+def _sockets_in(folder: Path) -> Iterator[None]:
+    """Let multiprocessing make its sockets in ``folder``."""
+    settings = getattr(multiprocessing.current_process(), "_config", {})
+    before = settings.get("tempdir")
+    settings["tempdir"] = str(folder)
+    try:
+        yield
+    finally:
+        settings["tempdir"] = before
+
+
+def _stop_fork_server() -> None:
+    server = getattr(forkserver, "_forkserver", None)
+    if (pid := getattr(server, "_forkserver_pid", None)) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # it may have seconds of loading ahead, and has nothing to lose
+    if (stop := getattr(server, "_stop", None)) is not None:
+        stop()
 
 
 @contextmanager
@@ -197,25 +256,33 @@ def _without_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-_SAFE_PATH = "PYTHONSAFEPATH"
+_WORKERS_ENVIRONMENT = MappingProxyType(
+    {
+        # A new process takes multiprocessing and its modules from the current folder first, which is often one of
+        # data from the internet and may hold a socket.py.
+        "PYTHONSAFEPATH": "1",
+        # The processes are the parallelism that was asked for; and what is to be forked must have no thread.
+        "TOKENIZERS_PARALLELISM": "false",
+        "FASTOKENS_BPE_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    }
+)
 
 
 @contextmanager
-def _without_current_folder() -> Iterator[None]:
-    """Keep processes that are started in the block from importing modules that lie in the current folder.
-
-    A new process takes ``multiprocessing`` and its modules from there first, and it is often a folder of data
-    from the internet, which may hold a ``socket.py``.
-    """
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes that are started in the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SAFE_PATH]
-        else:
-            os.environ[_SAFE_PATH] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -248,8 +315,6 @@ def _start_worker() -> None:
     # Ctrl-C, and often SIGTERM, reach the whole group of processes; the parent alone decides what they mean.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # The processes are the parallelism that was asked for.
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "FASTOKENS_BPE_THREADS": "1"}
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

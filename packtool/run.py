@@ -7,6 +7,7 @@ terminal.
 import os
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from packtool.accounts import ReadingAccounts
@@ -25,12 +26,13 @@ from packtool.shard_set import write_shards
 from packtool.token_store import TokenStore
 
 
-def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
+def pack(config: PackConfig, on_event: Listener = nobody, workers: Workers | None = None) -> Manifest:
     """Pack a dataset.
 
     Args:
         config: what to pack, how, and where to.
         on_event: told of progress and of things worth a line, in this process, between tasks.
+        workers: processes that are there already, as many as ``config`` says; None: the run has its own.
 
     Returns:
         The manifest of the dataset in ``config.output``: of this run's, or of an earlier run of the same
@@ -63,8 +65,8 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
                 return already_done(job, output, on_event)
         output.begin(job.command)
         try:
-            with Workers(config.worker_count) as workers:
-                return _run(job, output, workers, on_event)
+            with Workers(config.worker_count) if workers is None else nullcontext(workers) as processes:
+                return _run(job, output, processes, on_event)
         except BadData:
             # What was made into tokens stays for the next try, whatever its options; the folder is free again.
             output.release()

@@ -152,7 +152,7 @@ def load(files: TokenizerFiles) -> Tokenizer:
     _refuse_what_crashes(files.path, raw)
     _refuse_what_is_too_large(files.path, raw)
     try:
-        with _silent():
+        with silent_panics():
             tokenizer = Tokenizer.from_file(str(files.path))
             _try_out(tokenizer)
     except BaseException as error:
@@ -225,7 +225,7 @@ def _try_out(tokenizer: Tokenizer) -> None:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent_panics() -> Iterator[None]:
     """Let a panic of Rust write no traceback to standard error: its words are in the exception."""
     try:
         kept = os.dup(2)

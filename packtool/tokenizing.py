@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packtool.config import FormatName
-from packtool.encoders.fast import FastEncoder, Unfit
+from packtool.encoders.proven import load_encoders
 from packtool.encoders.reference import Reference
 from packtool.encoding import EncodedDocuments, TextEncoder
 from packtool.errors import BAD_RECORD_REASONS, BadData, Refusal
@@ -206,11 +206,7 @@ def _workshop(recipe: Recipe, columnar: bool, fast: bool) -> _Workshop:
 
 @lru_cache(maxsize=1)
 def _encoder(recipe: Recipe, fast: bool) -> TextEncoder:
-    try:
-        encoder = FastEncoder(recipe.tokenizer) if fast else None
-    except Unfit:
-        encoder = None  # where it was asked for by name, that was refused before
-    return TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id, fast=encoder)
+    return TextEncoder(load_encoders(recipe.tokenizer, fast=fast), recipe.bos_ids, recipe.eos_id)
 
 
 class _Batch:

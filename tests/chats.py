@@ -13,6 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from packtool.encoders.proven import Encoders
+from packtool.encoders.reference import Reference
 from packtool.encoding import EncodedDocuments, TextEncoder
 from packtool.errors import Refusal
 from packtool.rendering import Rendered, conversation
@@ -305,4 +307,4 @@ def both(name: str) -> Both:
     # Its own special tokens only: transformers would add others to the vocabulary.
     assert all(tokenizer.token_to_id(text) is not None for text in variables.values())
     reference = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **variables)
-    return Both(TextEncoder(files, (), None), reference, tuple(special), variables)
+    return Both(TextEncoder(Encoders(Reference(files)), (), None), reference, tuple(special), variables)

@@ -15,6 +15,8 @@ from tokenizers import Tokenizer
 
 from packtool.encoders.fast import Differs, FastEncoder, fast_encoder_name
 from packtool.encoders.flat_ids import FlatIds
+from packtool.encoders.proven import Encoders
+from packtool.encoders.reference import Reference
 from packtool.encoding import EncodedDocuments, TextEncoder, runs_of, trained_tokens
 from packtool.errors import BadData
 from packtool.rendering import Rendered
@@ -58,7 +60,7 @@ def real(name: str) -> tuple[TextEncoder, Tokenizer, tuple[int, ...], int]:
     reference = untrimmed((folder / "tokenizer.json").read_text(encoding="utf-8"))
     bos_ids = tuple(id_of(reference, token) for token in [bos] if token)
     eos_id = id_of(reference, eos)
-    return TextEncoder(find_tokenizer(str(folder)), bos_ids, eos_id), reference, bos_ids, eos_id
+    return TextEncoder(Encoders(Reference(find_tokenizer(str(folder)))), bos_ids, eos_id), reference, bos_ids, eos_id
 
 
 def id_of(tokenizer: Tokenizer, token: str) -> int:
@@ -169,7 +171,7 @@ def small(kind: str, folders: pytest.TempPathFactory) -> tuple[TextEncoder, Toke
         files = save(KINDS[kind](), folders.mktemp(kind))
         _folders[kind] = files.path.parent
         reference = untrimmed(files.path.read_text(encoding="utf-8"))
-        _small[kind] = TextEncoder(files, (0,), 1), reference, (0,), 1
+        _small[kind] = TextEncoder(Encoders(Reference(files)), (0,), 1), reference, (0,), 1
     return _small[kind]
 
 
@@ -179,7 +181,7 @@ def small(kind: str, folders: pytest.TempPathFactory) -> tuple[TextEncoder, Toke
 )
 def test_what_a_text_spells_itself_is_not_added_again(text: str, spelt: str, tmp_path: Path) -> None:
     tokenizer = byte_level()
-    encoder = TextEncoder(save(tokenizer, tmp_path), (0,), 1)
+    encoder = TextEncoder(Encoders(Reference(save(tokenizer, tmp_path))), (0,), 1)
     inner = tokenizer.encode(text, add_special_tokens=False).ids
     ((ids, _),) = documents_of(encoder.encode([Rendered(text)]))
     before = [] if spelt in ("bos", "both") else [0]
@@ -192,17 +194,17 @@ def test_what_a_text_spells_itself_is_not_added_again(text: str, spelt: str, tmp
 
 def test_a_post_processor_adds_nothing_by_itself(tmp_path: Path) -> None:
     files = save(around(byte_level(), "<s> $A </s>"), tmp_path)
-    ((ids, _),) = documents_of(TextEncoder(files, (), None).encode([Rendered("ab")]))
+    ((ids, _),) = documents_of(TextEncoder(Encoders(Reference(files)), (), None).encode([Rendered("ab")]))
     assert ids == byte_level().encode("ab").ids
 
 
 def test_without_bos_and_eos_the_tokens_are_the_texts_alone(tmp_path: Path) -> None:
-    encoder = TextEncoder(save(byte_level(), tmp_path), (), None)
+    encoder = TextEncoder(Encoders(Reference(save(byte_level(), tmp_path))), (), None)
     assert one(encoder, "a", "b") == (byte_level().encode("ab").ids, [False, True])
 
 
 def test_a_text_without_tokens_is_an_empty_document(tmp_path: Path) -> None:
-    encoder = TextEncoder(save(words("a"), tmp_path), (0,), 1)
+    encoder = TextEncoder(Encoders(Reference(save(words("a"), tmp_path))), (0,), 1)
     batch = [Rendered("a"), Rendered("  "), Rendered("a a")]
     a = words("a").token_to_id("a")
     assert [ids for ids, _ in documents_of(encoder.encode(batch))] == [[0, a, 1], [], [0, a, a, 1]]
@@ -211,7 +213,7 @@ def test_a_text_without_tokens_is_an_empty_document(tmp_path: Path) -> None:
 
 
 def test_no_documents_are_no_tokens(tmp_path: Path) -> None:
-    encoder = TextEncoder(save(byte_level(), tmp_path), (0,), 1)
+    encoder = TextEncoder(Encoders(Reference(save(byte_level(), tmp_path))), (0,), 1)
     assert documents_of(encoder.encode([])) == []
     assert documents_of(EncodedDocuments.from_tokenized([])) == []
 
@@ -220,7 +222,7 @@ def test_no_documents_are_no_tokens(tmp_path: Path) -> None:
 def test_what_the_tokenizer_cannot_encode_is_told_in_one_line(spans: Any, tmp_path: Path) -> None:
     files = save(words("a", unknown=False), tmp_path)
     with pytest.raises(BadData, match=r"cannot encode the texts: .*UNK") as caught:
-        TextEncoder(files, (), 1).encode([Rendered("a", spans), Rendered("b", spans)])
+        TextEncoder(Encoders(Reference(files)), (), 1).encode([Rendered("a", spans), Rendered("b", spans)])
     assert str(files.path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -232,7 +234,8 @@ def test_what_the_tokenizer_cannot_encode_is_told_in_one_line(spans: Any, tmp_pa
 def hurried(folder: Path) -> tuple[TextEncoder, TextEncoder]:
     """The encoder of a tokenizer without and with a fast one."""
     files = find_tokenizer(str(folder))
-    return TextEncoder(files, (0,), 1), TextEncoder(files, (0,), 1, fast=FastEncoder(files))
+    plain, fast = Encoders(Reference(files)), Encoders(Reference(files), FastEncoder(files))
+    return TextEncoder(plain, (0,), 1), TextEncoder(fast, (0,), 1)
 
 
 @pytest.mark.parametrize("name", ["sample", "deepseek", "byte_level", "nfc", "stripping", "prefixing"])
@@ -296,15 +299,15 @@ def test_a_real_difference_is_found_out(tmp_path: Path) -> None:
     # fastokens 0.3.5 takes the name of a byte in a text for the byte, where "<" is not in the vocabulary.
     files = save(KINDS["byte_fallback"](), tmp_path)
     with pytest.raises(Differs, match="<0x0A>"):
-        TextEncoder(files, (), 1, fast=FastEncoder(files))
+        TextEncoder(Encoders(Reference(files), FastEncoder(files)), (), 1)
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_encoder_that_is_wrong_is_found_out_before_its_tokens_are_used(fails: bool) -> None:
     files = find_tokenizer(str(SAMPLE))
     with pytest.raises(Differs):
-        TextEncoder(files, (), 1, fast=Wrong(files, lambda text: "字" in text, fails))
-    encoder = TextEncoder(files, (), 1, fast=Wrong(files, lambda text: "quack" in text, fails))
+        TextEncoder(Encoders(Reference(files), Wrong(files, lambda text: "字" in text, fails)), (), 1)
+    encoder = TextEncoder(Encoders(Reference(files), Wrong(files, lambda text: "quack" in text, fails)), (), 1)
     encoder.encode([Rendered("all is well")])
     with pytest.raises(Differs, match=r"quack|failed"):
         encoder.encode([Rendered("all is well"), Rendered("it quacks")])
@@ -312,7 +315,7 @@ def test_an_encoder_that_is_wrong_is_found_out_before_its_tokens_are_used(fails:
 
 def test_offsets_that_have_to_be_asked_for_prove_the_ids_as_well(tmp_path: Path) -> None:
     files = save(KINDS["prefixing"](), tmp_path)
-    encoder = TextEncoder(files, (), 1, fast=Wrong(files, lambda text: text == "quack " * 4_000))
+    encoder = TextEncoder(Encoders(Reference(files), Wrong(files, lambda text: text == "quack " * 4_000)), (), 1)
     filler = [Rendered("word " * 10) for _ in range(2_000)]
     unproven = Rendered("quack " * 4_000, ((5, 9),))
     with pytest.raises(Differs, match="quack"):
@@ -365,7 +368,7 @@ def test_any_number_of_spans_may_train(text: str, data: st.DataObject) -> None:
 
 def test_a_token_over_the_border_trains(tmp_path: Path) -> None:
     tokenizer = byte_level(("]", "{"))
-    encoder = TextEncoder(save(tokenizer, tmp_path), (), 1)
+    encoder = TextEncoder(Encoders(Reference(save(tokenizer, tmp_path))), (), 1)
     ids, trained = one(encoder, "a]", "{b")
     assert [tokenizer.id_to_token(id) for id in ids] == ["a", "]{", "b", "</s>"]
     assert trained == [False, True, True, True]

@@ -44,7 +44,7 @@ class Reference:
         Raises:
             Misuse: it cannot be loaded.
         """
-        self._path = files.path
+        self.path = files.path
         self.tokenizer: Tokenizer = without_post_processor(_take(files) or load(files))
 
     def encode(self, texts: Sequence[str]) -> FlatIds:
@@ -70,4 +70,4 @@ class Reference:
             # The library raises plain Exception for whatever the model cannot do; a panic of Rust is none.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise BadData(f"{self._path}: cannot encode the texts: {one_line(error)}") from None
+            raise BadData(f"{self.path}: cannot encode the texts: {one_line(error)}") from None

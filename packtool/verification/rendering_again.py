@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packtool.config import FormatName
+from packtool.encoders.proven import load_encoders
 from packtool.encoding import EncodedDocuments, TextEncoder
 from packtool.errors import Refusal
 from packtool.formats import columns_read, renderer, token_fields
@@ -137,7 +138,7 @@ def _maker(recipe: Recipe, columnar: bool) -> Callable[[dict[str, Any]], Rendere
 
 @lru_cache(maxsize=1)
 def _encoder(recipe: Recipe) -> TextEncoder:
-    return TextEncoder(recipe.tokenizer, recipe.bos_ids, recipe.eos_id)
+    return TextEncoder(load_encoders(recipe.tokenizer, fast=False), recipe.bos_ids, recipe.eos_id)
 
 
 def _encode(recipe: Recipe, made: list[Any]) -> EncodedDocuments:
