@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, islice
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -96,6 +96,8 @@ class Workers:
         context.set_forkserver_preload([module])
         try:
             folder = self._kept.enter_context(scratch_folder())
+            with _starting():
+                resource_tracker.ensure_running()  # first, as it ends by letting signals in
             with _starting(told), _sockets_in(folder):
                 forkserver.ensure_running()
             self._kept.callback(_stop_fork_server)

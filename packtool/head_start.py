@@ -31,7 +31,7 @@ def head_start(config: PackConfig, workers: Workers) -> None:
         if (
             config.limit is None
             and config.format is not FormatName.TOKENS
-            and not config.output.exists()
+            and (config.overwrite or not config.output.exists())
             and (config.cache_dir is None or not config.cache_dir.exists())
             and tokenizer.exists()
             and _text_bytes(config.sources) >= max(_LEAST_BYTES, _size(tokenizer))

@@ -67,7 +67,7 @@ def test_without_the_library_there_is_none(sample_tokenizer: Path, monkeypatch: 
 def test_whatever_is_raised_while_it_loads_is_no_fault_of_the_user(
     error: BaseException, sample_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise error
 
     monkeypatch.setattr(fast, "_load", fail)
