@@ -194,7 +194,8 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
         workers.start("packtool.preload", {})
         (server,) = children()
         server.send_signal(signal.SIGKILL)
-        server.wait()
+        while server.status() != psutil.STATUS_ZOMBIE:
+            pass
         assert list(workers.run_in_order(executor_work.square, range(9))) == [n * n for n in range(9)]
     assert children() == []
 
