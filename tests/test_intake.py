@@ -10,7 +10,7 @@ import pytest
 
 from packtool import intake, tokenizing
 from packtool.config import PackConfig
-from packtool.encoders import fast, proof
+from packtool.encoders import fast, proof, proven
 from packtool.encoders.fast import FastEncoder, fast_encoder_name
 from packtool.encoders.flat_ids import FlatIds
 from packtool.errors import Misuse
@@ -50,7 +50,7 @@ def _forget() -> None:
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fast encoder that is wrong, and looked at so little that some of what it does is stored; many units."""
-    monkeypatch.setattr(tokenizing, "FastEncoder", Wrong)
+    monkeypatch.setattr(proven, "FastEncoder", Wrong)
     monkeypatch.setattr(proof, "WHOLE_CHARACTERS", 0)
     monkeypatch.setattr(proof, "CHECKED_CHARACTERS", 1)
     monkeypatch.setattr(proof, "CHECKED_PART", 1 << 40)
