@@ -35,8 +35,11 @@ SMALL_SHARD_TOKENS = 4_000_000
 _FLUSH_BYTES = 32 << 20
 _BLOCK_CUTS = 1 << 16
 _BLOCK_PACKS = 1 << 20
+_SHORT = 1 << 16
+"""Documents with more tokens are so few that they can be counted one by one."""
 
 Records = NDArray[np.void]
+"""An array of structured records; ``take`` moves them in a tenth of the time that an index in brackets takes."""
 
 SEGMENT = np.dtype(
     [
@@ -205,7 +208,7 @@ def make_plan(
             dealt += unit.summary.documents
             on_documents(dealt)
         deal.finish()
-        writer.settle_untrained_documents()
+        writer.settle_counts()
     counts = writer.counts
     bound = rules.strategy.bound(Histogram.from_counts(counts.piece_lengths), rules.max_length, rules.max_segments)
     return Plan(folder, tuple(writer.groups), counts, bound, writer.first_overlong)
@@ -223,6 +226,7 @@ class _PlanWriter:
         self._units = units
         self._rules = rules
         self._files: list[BinaryIO] = []
+        self._document_lengths, self._piece_lengths, self._segment_lengths = (_LengthTally() for _ in range(3))
 
     def __enter__(self) -> "_PlanWriter":
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -256,10 +260,10 @@ class _PlanWriter:
         pieces["run_first"], pieces["run_stop"] = (array[found.doc] for array in _run_places(documents))
         cuts = _Cuts(found.cut_doc, found.cut_offset, found.cut_length, found.cut_reason)
         self._write_cuts(self._cuts, index, documents, cuts)
-        kept = np.unique(found.doc)
+        kept = found.doc[np.diff(found.doc, prepend=-1) > 0]
         counts.documents += len(kept)
-        _tally(counts.document_lengths, documents.lengths[kept])
-        _tally(counts.piece_lengths, found.length)
+        self._document_lengths.add(documents.lengths[kept])
+        self._piece_lengths.add(found.length)
         cut_short = np.unique(found.cut_doc[found.cut_reason == Cut.truncated])
         counts.truncated_documents += len(np.intersect1d(cut_short, kept, assume_unique=True))
         return pieces
@@ -277,24 +281,27 @@ class _PlanWriter:
         counts.segments += len(segments)
         counts.whole_documents += int((segments["length"] == segments["whole"]).sum())
         counts.most_segments = max(counts.most_segments, int(pack_segments.max(initial=0)))
-        _tally(counts.segment_lengths, segments["length"])
+        self._segment_lengths.add(segments["length"])
         tokens = int(segments["length"].sum(dtype=np.int64))
         counts.tokens += tokens
         return GroupSize(len(pack_segments), tokens)
 
-    def settle_untrained_documents(self) -> None:
-        """Count anew what packs without a trained token took away.
+    def settle_counts(self) -> None:
+        """Bring the counts to an end, without what packs that have no trained token took away.
 
         A document is out only if all of its tokens are; nothing that is out needs a place. Strategies that keep
         untrained segments plan whole documents, so a document here was one piece.
         """
+        counts = self.counts
+        counts.document_lengths = self._document_lengths.counts()
+        counts.piece_lengths = self._piece_lengths.counts()
+        counts.segment_lengths = self._segment_lengths.counts()
         self._untrained.flush()
         cuts = np.fromfile(self.folder / "untrained.bin", CUT)
         doc_ids, first, place = np.unique(cuts["doc_id"], return_index=True, return_inverse=True)
         left_out = np.bincount(place, cuts["length"], len(doc_ids)).astype(np.int64)
         whole = cuts["whole"][first]
         gone = left_out == whole
-        counts = self.counts
         counts.documents -= int(gone.sum())
         counts.document_lengths.subtract(whole[gone].tolist())
         counts.document_lengths += Counter()  # drops what came to nothing
@@ -350,7 +357,7 @@ class _PlanWriter:
             reasons = np.full(len(part), Cut.nothing_to_train, dtype=np.int8)
             cuts = _Cuts(part["document"], part["offset"], part["length"], reasons)
             self._write_cuts(self._untrained, unit, documents, cuts)
-        return segments[kept_segments], pack_segments[kept]
+        return segments.take(np.flatnonzero(kept_segments)), pack_segments[kept]
 
     def _by_unit(
         self, segments: Records, chosen: NDArray[np.int64]
@@ -407,11 +414,13 @@ class _Groups:
     def take(self, pieces: Records) -> None:
         """Deal the next unit's pieces."""
         groups = self._groups_of(pieces)
+        if self._count <= 1 << 16:
+            groups = groups.astype(np.uint16)  # which numpy sorts by counting
         order = np.argsort(groups, kind="stable")
         bounds = np.searchsorted(groups[order], np.arange(self._count + 1))
-        for group in np.unique(groups):
-            part = pieces[order[bounds[group] : bounds[group + 1]]]
-            self._pending.setdefault(int(group), []).append(part)
+        for group in np.flatnonzero(np.diff(bounds)).tolist():
+            part = pieces.take(order[bounds[group] : bounds[group + 1]])
+            self._pending.setdefault(group, []).append(part)
             self._pending_bytes += part.nbytes
         if self._pending_bytes > _FLUSH_BYTES:
             self._flush()
@@ -462,7 +471,7 @@ class _Groups:
             return
         rules = self._rules
         if rules.shuffle:
-            pieces = pieces[np.argsort(order_hash(rules.seed, pieces["doc_id"]), kind="stable")]
+            pieces = pieces.take(np.argsort(order_hash(rules.seed, pieces["doc_id"]), kind="stable"))
         packing = rules.strategy.plan(pieces["length"].copy(), rules.max_length, rules.max_segments)
         segments = _segments(pieces, packing.items, packing.offsets, packing.lengths)
         pack_segments = packing.counts
@@ -521,7 +530,7 @@ def _segments(
     ``trained`` is right for whole pieces and those of documents with one run; for a stretch of any other it is 0,
     which means unknown.
     """
-    segments = pieces[items]
+    segments = pieces.take(items)
     if offsets is None or lengths is None:
         return segments
     cut = np.flatnonzero(lengths != segments["length"])
@@ -544,13 +553,27 @@ def _permuted(
     counts = pack_segments[order]
     new_starts = np.cumsum(counts, dtype=np.int64) - counts
     places = np.repeat(starts[order] - new_starts, counts) + np.arange(len(segments))
-    return segments[places], counts
+    return segments.take(places), counts
 
 
-def _tally(counter: Counter[int], lengths: NDArray[np.int32]) -> None:
-    values, counts = np.unique(lengths, return_counts=True)
-    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-        counter[value] += count
+class _LengthTally:
+    """How many items have each length, added up block by block."""
+
+    def __init__(self) -> None:
+        self._short = np.zeros(_SHORT, dtype=np.int64)
+        self._long: Counter[int] = Counter()
+
+    def add(self, lengths: NDArray[np.int32]) -> None:
+        is_short = lengths < _SHORT
+        if not is_short.all():
+            self._long.update(lengths[~is_short].tolist())
+            lengths = lengths[is_short]
+        found = np.bincount(lengths)
+        self._short[: len(found)] += found
+
+    def counts(self) -> Counter[int]:
+        lengths = np.flatnonzero(self._short)
+        return Counter(dict(zip(lengths.tolist(), self._short[lengths].tolist(), strict=True)) | self._long)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ def test_a_plan_does_not_depend_on_units_or_flushes_and_tiles_every_document(
         whole = plan_of(run, chosen, Path(name) / "a")
         patch.setattr(planning, "_FLUSH_BYTES", flush)
         patch.setattr(planning, "_BLOCK_CUTS", 2)
+        patch.setattr(planning, "_SHORT", 20)
         parted = plan_of(stored_run(Path(name) / "parted", in_units(found, size)), chosen, Path(name) / "b")
         assert (packs_of(whole), cuts_of(whole)) == (packs_of(parted), cuts_of(parted))
         assert (whole.counts, whole.lower_bound_packs) == (parted.counts, parted.lower_bound_packs)

@@ -82,7 +82,7 @@ def cut_pieces(lengths: I32, runs: TrainedRuns, max_length: int, overlong: Overl
         ValueError: ``max_length`` is below 1.
     """
     check_limits(max_length, None)
-    whole = _whole(lengths, runs)
+    whole = _whole(runs)
     long = (lengths > max_length) & (whole > 0)
     parts = np.ones(len(lengths), dtype=np.int32)
     kept = np.zeros_like(lengths)  # what stays of a document that is cut off
@@ -104,7 +104,9 @@ def cut_pieces(lengths: I32, runs: TrainedRuns, max_length: int, overlong: Overl
         else:
             offset = np.where(nth == 1, kept[doc], np.int32(0))
             length = np.where((nth == 0) & (kept[doc] > 0), kept[doc], lengths[doc] - offset)
-        trained = trained_in(runs, doc, offset, length)
+        trained = whole[doc]
+        in_parts = np.flatnonzero(long[doc])
+        trained[in_parts] = trained_in(runs, doc[in_parts], offset[in_parts], length[in_parts])
     reason = np.where(trained > 0, np.int8(_PIECE), np.int8(Cut.nothing_to_train))
     if overlong != "split":
         reason[(long & (kept == 0))[doc]] = Cut.overlong
@@ -118,7 +120,7 @@ def keep_whole(lengths: I32, runs: TrainedRuns, max_length: int, overlong: Overl
     Arguments as for ``cut_pieces``; the last two change nothing, since no document is too long to be cut.
     """
     del max_length, overlong
-    trained = _whole(lengths, runs)
+    trained = _whole(runs)
     reason = np.where(trained > 0, np.int8(_PIECE), np.int8(Cut.nothing_to_train))
     return _sort_out(_each(lengths), np.zeros_like(lengths), lengths, trained, reason)
 
@@ -165,8 +167,13 @@ def _last_run_stop(runs: TrainedRuns, max_length: int) -> I32:
     return stops
 
 
-def _whole(lengths: I32, runs: TrainedRuns) -> I32:
-    return trained_in(runs, _each(lengths), np.zeros_like(lengths), lengths)
+def _whole(runs: TrainedRuns) -> I32:
+    """``trained_in`` of whole documents: the tokens of their runs, but for a document's first token."""
+    trained = np.zeros(len(runs.starts) + 1, dtype=np.int64)
+    np.cumsum(runs.stops - runs.starts - (runs.starts == 0), out=trained[1:])
+    ends = np.cumsum(runs.counts, dtype=np.int64)
+    whole: I32 = (trained[ends] - trained[ends - runs.counts]).astype(np.int32)
+    return whole
 
 
 def _each(lengths: I32) -> I32:
