@@ -177,10 +177,10 @@ def pack(
     with Workers(options.worker_count) as processes:
         head_start(options, processes)
         from packtool import terminal  # these take a third of a second, as long as a process takes to start
-        from packtool.run import pack as run
+        from packtool.run import pack_with
 
         with terminal.progress(options.quiet) as listener:
-            manifest = run(options, listener, processes)
+            manifest = pack_with(processes, options, listener)
     if not options.quiet:
         try:
             terminal.print_summary(manifest, str(options.output))

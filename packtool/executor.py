@@ -22,7 +22,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from packtool.errors import PacktoolError
 from packtool.scratch import scratch_folder
@@ -80,8 +80,8 @@ class Workers:
         """Begin now to start a process that imports ``module``, from which the others are then forked.
 
         This one goes on meanwhile. What the module loads is there once, for all processes; it must leave no thread
-        behind, as a fork would copy the locks that it holds. Nothing happens with one process, and where forking is
-        not safe (macOS, Windows) or not to be had: processes are spawned.
+        behind, as a fork would copy the locks that it holds. Nothing happens with one process, where forking is not
+        safe (macOS, Windows), and where this program has a fork server of its own: processes are spawned.
 
         Args:
             module: of an importable package. What it raises is lost.
@@ -90,20 +90,16 @@ class Workers:
         Raises:
             PacktoolError: the system starts no process, or has no room for a socket.
         """
-        if self.count < 2 or sys.platform != "linux":
+        can_fork = sys.platform == "linux" and _IS_KNOWN and _SERVER._forkserver_pid is None
+        if self.count < 2 or not can_fork:
             return
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([module])
-        try:
-            folder = self._kept.enter_context(scratch_folder())
-            with _starting():
-                resource_tracker.ensure_running()  # first, as it ends by letting signals in
-            with _starting(told), _sockets_in(folder):
-                forkserver.ensure_running()
-            self._kept.callback(_stop_fork_server)
-        finally:
-            context.set_forkserver_preload([])
-        self._context = context
+        folder = self._kept.enter_context(scratch_folder())
+        with _starting():
+            resource_tracker.ensure_running()  # first, as it ends by letting signals in
+        with _starting(told), _server_of(module, folder):
+            _SERVER.ensure_running()
+        self._kept.callback(_stop_server)
+        self._context = multiprocessing.get_context("forkserver")
 
     def run_in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Generator[Result, None, None]:
         """Do ``work`` on each task and give the results in the order of the tasks; one stage at a time.
@@ -218,29 +214,31 @@ def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
     return list((getattr(pool, "_processes", None) or {}).values())
 
 
-# multiprocessing lets its fork server run until the program ends, with a socket in a temporary folder that stays where
-# the program is killed; what follows reaches for its own records to have neither.
+# multiprocessing has one fork server a program, which runs until that ends, with a socket in a temporary folder that
+# stays where the program is killed. What follows reaches for its own records, so as to have neither, and to leave alone
+# what the program itself does with it.
+_SERVER: Any = forkserver._forkserver
+_IS_KNOWN = all(hasattr(_SERVER, name) for name in ("_forkserver_pid", "_preload_modules", "_stop"))
 
 
 @contextmanager
-def _sockets_in(folder: Path) -> Iterator[None]:
-    """Let multiprocessing make its sockets in ``folder``."""
-    settings = getattr(multiprocessing.current_process(), "_config", {})
-    before = settings.get("tempdir")
-    settings["tempdir"] = str(folder)
+def _server_of(module: str, folder: Path) -> Iterator[None]:
+    """Let a fork server that is started in the block import ``module`` first, and have its socket in ``folder``."""
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    tempdir, modules = settings.get("tempdir"), _SERVER._preload_modules
+    settings["tempdir"], _SERVER._preload_modules = str(folder), [module]
     try:
         yield
     finally:
-        settings["tempdir"] = before
+        settings["tempdir"], _SERVER._preload_modules = tempdir, modules
 
 
-def _stop_fork_server() -> None:
-    server = getattr(forkserver, "_forkserver", None)
-    if (pid := getattr(server, "_forkserver_pid", None)) is not None:
+def _stop_server() -> None:
+    if _SERVER._forkserver_pid is not None:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # it may have seconds of loading ahead, and has nothing to lose
-    if (stop := getattr(server, "_stop", None)) is not None:
-        stop()
+            # It may have seconds of loading ahead, and has nothing to lose.
+            os.kill(_SERVER._forkserver_pid, signal.SIGKILL)
+        _SERVER._stop()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ terminal.
 import os
 import shutil
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 from packtool.accounts import ReadingAccounts
@@ -15,6 +14,7 @@ from packtool.config import PackConfig
 from packtool.earlier import already_done, continue_or_refuse, recorded_options
 from packtool.errors import BadData, Misuse
 from packtool.executor import Workers
+from packtool.head_start import head_start
 from packtool.intake import tokenize
 from packtool.inventory import write_inventory, write_run_file
 from packtool.job import Job, settle
@@ -26,13 +26,12 @@ from packtool.shard_set import write_shards
 from packtool.token_store import TokenStore
 
 
-def pack(config: PackConfig, on_event: Listener = nobody, workers: Workers | None = None) -> Manifest:
+def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
     """Pack a dataset.
 
     Args:
         config: what to pack, how, and where to.
         on_event: told of progress and of things worth a line, in this process, between tasks.
-        workers: processes that are there already, as many as ``config`` says; None: the run has its own.
 
     Returns:
         The manifest of the dataset in ``config.output``: of this run's, or of an earlier run of the same
@@ -42,6 +41,13 @@ def pack(config: PackConfig, on_event: Listener = nobody, workers: Workers | Non
         Misuse: options, sources, tokenizer or output folder that cannot be used (exit code 2).
         BadData: a bad record, a damaged source, too many left out, nothing left to pack (exit code 1).
     """
+    with Workers(config.worker_count) as workers:
+        head_start(config, workers)
+        return pack_with(workers, config, on_event)
+
+
+def pack_with(workers: Workers, config: PackConfig, on_event: Listener = nobody) -> Manifest:
+    """The same as ``pack``, with processes that may have had their head start already."""
     _refuse_places(config)
     output = OutputFolder(config.output)
     finished = output.is_finished()
@@ -65,8 +71,7 @@ def pack(config: PackConfig, on_event: Listener = nobody, workers: Workers | Non
                 return already_done(job, output, on_event)
         output.begin(job.command)
         try:
-            with Workers(config.worker_count) if workers is None else nullcontext(workers) as processes:
-                return _run(job, output, processes, on_event)
+            return _run(job, output, workers, on_event)
         except BadData:
             # What was made into tokens stays for the next try, whatever its options; the folder is free again.
             output.release()
