@@ -384,6 +384,17 @@ class PackConfig(SharedOptions):
     shards: Annotated[Count, Field(ge=1, le=MOST_SHARDS)] | None = None
     overwrite: bool = False
 
+    @field_validator("output")
+    @classmethod
+    def _loads_alone(cls, value: Path) -> Path:
+        # No card can help: datasets looks for its files below the folder's own name, wildcards in it included.
+        if found := set(str(value)) & set("*?["):
+            raise ValueError(
+                f"holds {min(found)}, which datasets.load_dataset takes for a wildcard, so that it would read other "
+                "folders, or none; choose another name"
+            )
+        return value
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if self.shards is not None and self.shard_tokens is not None:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow.fs import LocalFileSystem
 
 from packtool.contract import FORMAT_VERSION, IGNORED, PADDING_DOC
 from packtool.errors import BadData, one_line
@@ -183,6 +184,10 @@ class ShardInfo:
     content_digest: str
 
 
+# pyarrow takes a relative path with a colon in it for a URI, and writes or reads wherever that points to: every path
+# given to it here is absolute, and of the local file system.
+
+
 class ShardWriter:
     """Writes one shard, a row group a call, under a temporary name until it is closed well.
 
@@ -196,7 +201,9 @@ class ShardWriter:
         self._name = name
         self._temporary = temporary_name(path)
         with naming(path):
-            self._writer = pq.ParquetWriter(self._temporary, SCHEMA, **_WRITER_OPTIONS)
+            self._writer = pq.ParquetWriter(
+                self._temporary.absolute(), SCHEMA, filesystem=LocalFileSystem(), **_WRITER_OPTIONS
+            )
         self._sums: list[tuple[Int64s, Int64s, Int64s]] = []
         self._digest = hashlib.sha256()
         self._trained = 0
@@ -257,7 +264,7 @@ def open_shard(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetF
         BadData: the file is missing or is not a readable Parquet file.
     """
     try:
-        return pq.ParquetFile(path, metadata=footer, memory_map=False)
+        return pq.ParquetFile(path.absolute(), metadata=footer, filesystem=LocalFileSystem())
     except _UNREADABLE as error:
         raise BadData(f"{path}: not a readable shard: {one_line(error)}") from None
 

@@ -253,6 +253,12 @@ def test_no_sources_are_missing_sources() -> None:
     assert refusal(sources=[3]).startswith("SOURCE: ")
 
 
+@pytest.mark.parametrize("name", ["a*", "what?", "run[1]", "a*/out"])
+def test_an_output_that_datasets_would_take_for_a_pattern_is_refused(name: str) -> None:
+    with pytest.raises(Misuse, match=r"--output: holds [*?\[], which .* takes for a wildcard"):
+        PackConfig.checked({**NEEDED, "output": name})
+
+
 def test_shards_and_shard_tokens_exclude_each_other() -> None:
     assert "--shards and --shard-tokens exclude each other" in refusal(shards=2, shard_tokens=100)
 

@@ -17,8 +17,10 @@ import pytest
 from packtool.comparison import plan
 from packtool.config import PlanConfig
 from packtool.errors import Misuse
+from packtool.inspection import show
 from packtool.output import OutputFolder, publishing_order, removing_order
 from packtool.run import pack
+from packtool.verification import verify
 from tests import runs
 
 ROOT = Path(__file__).parent.parent
@@ -145,6 +147,25 @@ def test_nothing_is_written_into_a_dataset(tmp_path: Path, source: Path) -> None
             plan(PlanConfig(sources=str(source), tokenizer=str(runs.TOKENIZER), cache_dir=folder))
     assert runs.names(out) == before
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("name", ["run:1/out", "./a:b", "data:", "file:/out", "s3:/x", "a%20b#c", "a b"])
+def test_an_output_that_could_be_a_uri_is_a_folder_and_nothing_is_written_outside(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    outside = tmp_path / "outside"  # what such a URI would name, with room for a shard in it
+    (outside / ".partial" / "ready").mkdir(parents=True)
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    before = runs.names(outside)
+    output = Path(f"file:{outside}") if name == "file:/out" else Path(name)
+    manifest = runs.run(source, output, max_length=32)
+    assert runs.names(outside) == before
+    assert len(runs.rows(tmp_path / "in" / output)) == manifest.packs
+    assert verify(output).ok
+    assert show(output, pack=0).packs == manifest.packs
+    loaded = datasets.load_dataset(str(tmp_path / "in" / output), split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(loaded) == manifest.packs
 
 
 def test_an_empty_folder_is_free_and_so_is_one_that_is_not_there(tmp_path: Path, source: Path) -> None:
