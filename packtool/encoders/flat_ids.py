@@ -37,3 +37,9 @@ class FlatIds:
         stops = self.stops
         for text in texts:
             yield self.ids[int(stops[text]) - int(self.lengths[text]) : int(stops[text])]
+
+    def some(self, texts: Sequence[int]) -> Self:
+        """Those of the texts with these numbers."""
+        parts = list(self.each(texts))
+        ids = np.concatenate(parts) if parts else np.empty(0, np.int32)
+        return type(self)(ids, self.lengths[np.asarray(texts, np.int64)])

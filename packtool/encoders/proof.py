@@ -4,7 +4,7 @@ What is compared follows from the tokenizer and from the texts alone, so every r
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, zip_longest
 
 import numpy as np
 
@@ -73,11 +73,10 @@ class Proof:
             Differs: it should have given other tokens.
         """
         whole, stretches = chosen(texts)
-        expected = self._reference.encode([texts[index] for index in whole])
-        for index, ours, theirs in zip(whole, found.each(whole), expected.each(range(len(whole))), strict=True):
-            if not np.array_equal(ours, theirs):
-                raise differs(texts[index])
-        self._compare([texts[index][start:stop] for index, start, stop in stretches])
+        compared = [texts[index] for index in whole]
+        _hold(compared, found.some(whole), self._reference.encode(compared))
+        if stretches:
+            self._compare([texts[index][start:stop] for index, start, stop in stretches])
 
     def _compare(self, texts: list[str]) -> None:
         found = self._fast.encode(texts)
@@ -89,11 +88,16 @@ class Proof:
                 for text in texts:
                     self._compare([text])
             return
-        if np.array_equal(found.lengths, expected.lengths) and np.array_equal(found.ids, expected.ids):
-            return
-        every = range(len(texts))
-        pairs = zip(texts, found.each(every), expected.each(every), strict=True)
-        raise differs(next(text for text, ours, theirs in pairs if not np.array_equal(ours, theirs)))
+        _hold(texts, found, expected)
+
+
+def _hold(texts: Sequence[str], found: FlatIds, expected: FlatIds) -> None:
+    """Raises Differs, with the first text that has other ids than expected, if one has."""
+    if np.array_equal(found.lengths, expected.lengths) and np.array_equal(found.ids, expected.ids):
+        return
+    every = range(len(texts))
+    pairs = zip(texts, found.each(every), expected.each(every), strict=True)
+    raise differs(next(text for text, ours, theirs in pairs if not np.array_equal(ours, theirs)))
 
 
 def differs(text: str) -> Differs:
@@ -110,18 +114,19 @@ def chosen(texts: Sequence[str]) -> tuple[list[int], list[tuple[int, int, int]]]
     Returns:
         The numbers of those compared as they are, rising; (number, start, stop) of stretches of longer ones.
     """
-    size = sum(map(len, texts))
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    size = int(lengths.sum())
     if size <= WHOLE_CHARACTERS:
         return list(range(len(texts))), []
-    whole: set[int] = set()
+    whole: list[int] = []
     stretches: list[tuple[int, int, int]] = []
     left = max(CHECKED_CHARACTERS, size // CHECKED_PART)
-    for index in _in_turn(texts):
+    for index in _in_turn(texts, int(lengths.argmax())):
         if left <= 0:
             break
-        length = len(texts[index])
+        length = int(lengths[index])
         if length <= _STRETCH:
-            whole.add(index)
+            whole.append(index)
         else:
             # The start of the first, then ever farther inside.
             start = (length - _STRETCH) * (len(stretches) % 4) // 3
@@ -130,32 +135,23 @@ def chosen(texts: Sequence[str]) -> tuple[list[int], list[tuple[int, int, int]]]
     return sorted(whole), stretches
 
 
-def _in_turn(texts: Sequence[str]) -> Iterator[int]:
+def _in_turn(texts: Sequence[str], longest: int) -> Iterator[int]:
     """Numbers of texts, each once: first, last and longest; then spread evenly, one in two not ASCII."""
-    last = len(texts) - 1
-    first = (0, last, max(range(len(texts)), key=lambda index: len(texts[index])))
-    foreign = [index for index, text in enumerate(texts) if not text.isascii()]
-    spread = (list(_halving(len(foreign))), list(_halving(len(texts))))
-    mixed = [
-        number
-        for turn in range(max(map(len, spread)))
-        for number in (
-            *((foreign[spread[0][turn]],) if turn < len(spread[0]) else ()),
-            *((spread[1][turn],) if turn < len(spread[1]) else ()),
-        )
-    ]
-    yield from dict.fromkeys((*first, *mixed))
+    foreign = np.flatnonzero(~np.fromiter(map(str.isascii, texts), np.bool_, len(texts))).tolist()
+    spread = zip_longest((foreign[place] for place in _halving(len(foreign))), _halving(len(texts)))
+    seen: set[int | None] = {None}
+    for number in chain((0, len(texts) - 1, longest), chain.from_iterable(spread)):
+        if number not in seen:
+            seen.add(number)
+            yield number
 
 
 def _halving(n: int) -> Iterator[int]:
-    """Up to 64 of the numbers below ``n``, the middle ones of ever smaller parts: 8 gives 4, 2, 6, 1, 3, 5, 7."""
-    seen: set[int] = set()
-    for parts in (2, 4, 8, 16, 32, 64):
-        for part in range(1, parts, 2):
-            number = n * part // parts
-            if number < n and number not in seen:
-                seen.add(number)
-                yield number
+    """The numbers below ``n``, some twice, the middle ones of ever smaller parts: 8 gives 4, 2, 6, 1, 3, 5, 7, 0."""
+    parts = 2
+    while parts <= 2 * n:
+        yield from (n * part // parts for part in range(1, parts, 2))
+        parts *= 2
 
 
 def _own_texts(reference: Reference) -> Iterator[str]:

@@ -108,6 +108,14 @@ def test_a_token_that_slips_to_the_next_document_is_found() -> None:
         proof.check(texts, FlatIds(found.ids, found.lengths + np.array([1, -1], np.int32)))
 
 
+@given(st.lists(st.text("ab", max_size=9), min_size=1, max_size=7), st.integers(9_000, 12_000))
+def test_one_character_in_256_is_compared_however_short_the_documents_are(texts: list[str], times: int) -> None:
+    texts = texts * times
+    whole, stretches = chosen(texts)
+    assert stretches == []
+    assert sum(len(texts[index]) for index in whole) >= sum(map(len, texts)) // CHECKED_PART
+
+
 @given(documents, st.integers(1, 50))
 def test_what_is_compared_of_a_large_batch_is_fixed_spread_and_bounded(texts: list[str], times: int) -> None:
     texts = texts * times
@@ -120,6 +128,7 @@ def test_what_is_compared_of_a_large_batch_is_fixed_spread_and_bounded(texts: li
         assert whole == list(range(len(texts)))
         return
     compared = sum(len(texts[index]) for index in whole) + sum(stop - start for _, start, stop in stretches)
+    assert compared >= max(CHECKED_CHARACTERS, sum(map(len, texts)) // CHECKED_PART) or len(touched) == len(texts)
     assert compared <= max(CHECKED_CHARACTERS, sum(map(len, texts)) // CHECKED_PART) + 512
     assert all(0 <= start < stop <= len(texts[index]) for index, start, stop in stretches)
     longest = max(range(len(texts)), key=lambda index: len(texts[index]))
