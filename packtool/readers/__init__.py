@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from packtool.errors import Refusal
 from packtool.readers import array, arrow, lines, parquet
-from packtool.readers.units import MAX_RECORD_BYTES, UNIT_BYTES, Record, Unit, UnitReader, unit_bytes_of
+from packtool.readers.units import MAX_RECORD_BYTES, UNIT_BYTES, Block, Record, Unit, UnitReader, unit_bytes_of
 from packtool.sources import Compression, Kind, Source
 
 __all__ = [
     "MAX_RECORD_BYTES",
     "UNIT_BYTES",
+    "Block",
     "Record",
     "Unit",
     "UnitReader",

@@ -8,7 +8,7 @@ element is for the parser to say.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packtool.errors import Refusal
 from packtool.readers.decompress import read_blocks
 from packtool.readers.parsing import BLANK, START_BYTES, parse, quoted, too_large
-from packtool.readers.units import Record, Unit, changed
+from packtool.readers.units import BLOCK_BYTES, Block, Record, Unit, changed
 from packtool.sources import BOM, Source
 
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE = b'"\\,{}'
@@ -105,6 +105,14 @@ class ArrayReader:
                 yield row, Refusal("bad_json", "nothing between two commas, or after the last one")
             else:
                 yield row, parse(raw)
+
+    def blocks(self) -> Iterator[Block]:
+        """The same, about 1 MiB of elements at a time."""
+        records = self.records()
+        parts = self._unit.ends[: self._rows] // BLOCK_BYTES
+        cuts = [*np.flatnonzero(np.diff(parts, prepend=-1)).tolist(), self._rows]
+        for first, stop in pairwise(cuts):
+            yield Block(np.arange(first, stop), [record for _, record in islice(records, stop - first)])
 
 
 _HEADER = b"array\n"

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from packtool.errors import Refusal
 from packtool.readers.columns import batch_records, rows_at_once
-from packtool.readers.units import Record, Unit, changed, damaged, identity, opened
+from packtool.readers.units import Block, Record, Unit, changed, damaged, identity, opened
 from packtool.sources import Source
 
 _FILE_MAGIC = b"ARROW1"
@@ -114,11 +114,15 @@ class ArrowReader:
 
     def records(self) -> Iterator[tuple[int, Record | Refusal]]:
         """Each row, with the columns asked for that the file has."""
+        for block in self.blocks():
+            yield from zip(block.rows.tolist(), block.records, strict=True)
+
+    def blocks(self) -> Iterator[Block]:
+        """The same, as many at a time as are taken out of the table at once."""
         row = 0
         for piece in self._pieces():
-            for record in batch_records(piece, self._columns):
-                yield row, record
-                row += 1
+            yield Block(np.arange(row, row + piece.num_rows), list(batch_records(piece, self._columns)))
+            row += piece.num_rows
         if self._read and identity(self._unit.path) != self._read:
             raise changed(self._unit.path)  # the digest may be of other rows
 

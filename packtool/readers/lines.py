@@ -10,10 +10,12 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from packtool.errors import Refusal
 from packtool.readers.decompress import read_blocks
-from packtool.readers.parsing import BLANK, START_BYTES, parse, too_large
-from packtool.readers.units import Record, Unit, changed, opened, read_exactly
+from packtool.readers.parsing import BLANK, START_BYTES, parse, parse_all, too_large
+from packtool.readers.units import BLOCK_BYTES, Block, Record, Unit, changed, opened, read_exactly
 from packtool.sources import BOM, Source
 
 _BLOCK = 1 << 20
@@ -124,22 +126,51 @@ class LinesReader:
 
     def records(self) -> Iterator[tuple[int, Record | Refusal]]:
         """Each line that is not blank, parsed."""
-        large_row = self.rows - 1 if self._content.dropped else -1
+        large_row = self._large_row
         for row, line in enumerate(self._lines()):
-            if row == large_row or len(line) > self._limit:
-                length = len(line.removesuffix(b"\n"))
-                if row == large_row:
-                    length += self._content.dropped
-                if length > self._limit:
-                    yield row, too_large(length, self._limit, line[:START_BYTES])
-                    continue
-            if line == b"\n":
-                continue  # a file of nothing else should not take a second a million
-            record = parse(line)
-            if isinstance(record, dict) or line.strip(BLANK):
+            if (record := self._record(row, line, large_row)) is not None:
                 yield row, record
 
-    def _lines(self) -> Iterator[bytes]:
+    def blocks(self) -> Iterator[Block]:
+        """The same, about 1 MiB of lines at a time."""
+        large_row = self._large_row
+        source = self._lines()
+        first = 0
+        while lines := source.readlines(BLOCK_BYTES):
+            rows = np.arange(first, first + len(lines))
+            first += len(lines)
+            if max(map(len, lines)) > self._limit or large_row in range(first - len(lines), first):
+                # what is refused for its length may be blank, and is not parsed
+                read = [self._record(row, line, large_row) for row, line in zip(rows.tolist(), lines, strict=True)]
+                kept = [place for place, record in enumerate(read) if record is not None]
+                records = [record for record in read if record is not None]
+            elif any(map(bytes.isspace, lines)):
+                kept = [place for place, line in enumerate(lines) if line.strip(BLANK)]
+                records = parse_all([lines[place] for place in kept])
+            else:
+                yield Block(rows, parse_all(lines))
+                continue
+            yield Block(rows[kept], records)
+
+    @property
+    def _large_row(self) -> int:
+        """The row of the line that is not held; -1 where all are."""
+        return self.rows - 1 if self._content.dropped else -1
+
+    def _record(self, row: int, line: bytes, large_row: int) -> Record | Refusal | None:
+        """What a line holds; None: nothing."""
+        if row == large_row or len(line) > self._limit:
+            length = len(line.removesuffix(b"\n"))
+            if row == large_row:
+                length += self._content.dropped
+            if length > self._limit:
+                return too_large(length, self._limit, line[:START_BYTES])
+        if line == b"\n":
+            return None  # a file of nothing else should not take a second a million
+        record = parse(line)
+        return record if isinstance(record, dict) or line.strip(BLANK) else None
+
+    def _lines(self) -> io.BytesIO:
         """Each line with its newline; only ``\\n`` ends one. The file's BOM is left out."""
         lines = io.BytesIO(self._content.data)
         lines.seek(_bom(self._content.data, self._first))

@@ -5,17 +5,18 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packtool.errors import Refusal
 from packtool.readers.columns import batch_records, rows_at_once
 from packtool.readers.parquet_footer import RowGroup, row_groups
-from packtool.readers.units import Record, Unit, changed, damaged, identity, opened, read_exactly
+from packtool.readers.units import Block, Record, Unit, changed, damaged, identity, opened, read_exactly
 from packtool.sources import Source
 
 _BLOCK = 1 << 20
@@ -109,11 +110,21 @@ class ParquetReader:
 
     def records(self) -> Iterator[tuple[int, Record | Refusal]]:
         """Each row, with the columns asked for that the file has."""
+        for block in self.blocks():
+            yield from zip(block.rows.tolist(), block.records, strict=True)
+
+    def blocks(self) -> Iterator[Block]:
+        """The same, as many at a time as are decoded at once."""
         unit = self._unit
+        row = 0
         with _opened(unit.path, unit.size) as (file, _):
             groups = enumerate(unit.groups, unit.first)
-            records = (_group_records(unit.path, file, number, group, self._columns) for number, group in groups)
-            yield from enumerate(islice(chain.from_iterable(records), self._rows))
+            for batch in chain.from_iterable(_batches(unit.path, file, *group, self._columns) for group in groups):
+                taken = batch.slice(0, self._rows - row)
+                yield Block(np.arange(row, row + taken.num_rows), list(batch_records(taken, self._columns)))
+                row += taken.num_rows
+                if row == self._rows:
+                    break
         if self._read and identity(unit.path) != self._read:
             raise changed(unit.path)  # the digest may be of other rows
 
@@ -140,9 +151,10 @@ class ParquetReader:
         return hasher.hexdigest()
 
 
-def _group_records(
+def _batches(
     path: Path, file: pq.ParquetFile, number: int, group: RowGroup, wanted: Collection[str] | None
-) -> Iterator[Record | Refusal]:
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group, as many at a time as ``rows_at_once`` says."""
     columns = _selection(file.schema_arrow, wanted)
     seen = 0
     with _faults_named(path, f"row group {number}"):
@@ -156,7 +168,7 @@ def _group_records(
             seen += batch.num_rows
             if seen > group.rows:
                 break
-            yield from batch_records(batch, wanted)
+            yield batch
     if seen != group.rows:
         raise damaged(path, f"Parquet, row group {number}", f"it has not the {group.rows} rows that the footer names")
 

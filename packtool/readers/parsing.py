@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
@@ -37,6 +39,23 @@ def parse(raw: bytes) -> Record | Refusal:
     if isinstance(value, dict):
         return value
     return Refusal("not_object", f"{_TYPES.get(type(value), 'null')}, not an object: {quoted(raw)}")
+
+
+def parse_all(raws: Sequence[bytes]) -> list[Record | Refusal]:
+    """What ``parse`` makes of each; it is called for those alone that ``orjson`` refuses, or that are no objects."""
+    values: list[Any] = []
+    waiting = iter(raws)
+    while len(values) < len(raws):
+        try:
+            for value in map(orjson.loads, waiting):
+                values.append(value)  # one by one: what came before the one that is refused must not be lost
+        except orjson.JSONDecodeError:
+            values.append(parse(raws[len(values)]))
+    if not set(map(type, values)) <= {dict, Refusal}:
+        values = [
+            value if type(value) in (dict, Refusal) else parse(raw) for value, raw in zip(values, raws, strict=True)
+        ]
+    return values
 
 
 def too_large(length: int, limit: int, start: bytes) -> Refusal:

@@ -1,10 +1,13 @@
 """What every reader agrees on: a work unit, which the parent process cuts, and its reader in a worker."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packtool.errors import BadData, Refusal
 from packtool.sources import shown
@@ -24,10 +27,21 @@ def unit_bytes_of(size: int) -> int:
     return UNIT_BYTES // 2 if size > 4 * UNIT_BYTES else UNIT_BYTES // 4
 
 
+BLOCK_BYTES = 1 << 20
+"""About how much of a file of JSON a block of records takes up."""
 MAX_RECORD_BYTES = 64 << 20
 """The default of ``--max-record-bytes``: of a line, or an element of an array, as it stands in the file."""
 
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Records that follow one another, so many that little is done for each by itself."""
+
+    rows: NDArray[np.int64]
+    """int64 [n], zero-based inside the unit, rising."""
+    records: Sequence[Record | Refusal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,9 @@ class UnitReader(Protocol):
 
     def records(self) -> Iterator[tuple[int, Record | Refusal]]:
         """Each record, or why it is none, with its zero-based row inside the unit; no blank lines."""
+
+    def blocks(self) -> Iterator[Block]:
+        """The same, many at a time; a block is small, but for one large record in it."""
 
 
 @contextmanager
