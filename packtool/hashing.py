@@ -11,7 +11,9 @@ U64 = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_BLOCK = 1 << 15  # tokens mixed at a time: four temporaries of 256 KiB stay in the processor's cache
+_BLOCK = 1 << 15  # tokens mixed at a time: temporaries of 256 KiB stay in the processor's cache
+_HIGH = np.uint64(32)
+_PLACES = np.arange(_BLOCK, dtype=np.uint64) << _HIGH
 
 
 def splitmix64(x: U64) -> U64:
@@ -23,13 +25,22 @@ def splitmix64(x: U64) -> U64:
     Returns:
         uint64 array of the same shape. The map is a bijection.
     """
-    z = x + _GOLDEN
-    z ^= z >> np.uint64(30)
-    z *= _MIX_1
-    z ^= z >> np.uint64(27)
-    z *= _MIX_2
-    z ^= z >> np.uint64(31)
+    z = x.copy()
+    _mix(z, np.empty_like(z))
     return z
+
+
+def _mix(z: U64, spare: U64) -> None:
+    """``splitmix64`` in place; ``spare`` is written over."""
+    z += _GOLDEN
+    np.right_shift(z, np.uint64(30), out=spare)
+    z ^= spare
+    z *= _MIX_1
+    np.right_shift(z, np.uint64(27), out=spare)
+    z ^= spare
+    z *= _MIX_2
+    np.right_shift(z, np.uint64(31), out=spare)
+    z ^= spare
 
 
 def order_hash(seed: int, ids: NDArray[np.int64]) -> U64:
@@ -66,22 +77,20 @@ def token_checksums(
         raise ValueError(f"lengths sum to {total}, but there are {len(ids)} tokens")
     # index of a token = its place in `ids` minus its stretch's start, plus the stretch's offset
     shift = lengths - ends if offsets is None else lengths - ends + offsets
-    running = np.zeros(len(ids) + 1, dtype=np.uint64)
-    for start in range(0, len(ids), _BLOCK):
-        stop = min(start + _BLOCK, len(ids))
+    tokens = np.ascontiguousarray(ids, np.int32).view(np.uint32)
+    checksums = np.zeros(len(ends), dtype=np.uint64)
+    spare = np.empty(min(_BLOCK, total), dtype=np.uint64)
+    for start in range(0, total, _BLOCK):
+        stop = min(start + _BLOCK, total)
         first = int(np.searchsorted(ends, start, side="right"))
-        last = int(np.searchsorted(ends, stop - 1, side="right"))
-        within = np.arange(start, stop, dtype=np.int64)
-        inside = np.minimum(ends[first : last + 1], stop) - np.maximum(
-            ends[first : last + 1] - lengths[first : last + 1], start
-        )
-        within += np.repeat(shift[first : last + 1], inside)
-        mixed = within.view(np.uint64)
-        mixed <<= np.uint64(32)
-        mixed |= ids[start:stop].astype(np.uint32)
+        last = int(np.searchsorted(ends, stop - 1, side="right")) + 1
+        inside = np.minimum(ends[first:last], stop) - np.maximum(ends[first:last] - lengths[first:last], start)
+        mixed = np.repeat((shift[first:last] + start).view(np.uint64) << _HIGH, inside)
+        mixed += _PLACES[: stop - start]
+        mixed |= tokens[start:stop]
         if key:
             mixed ^= np.uint64(key)
-        np.cumsum(splitmix64(mixed), out=running[start + 1 : stop + 1])
-        running[start + 1 : stop + 1] += running[start]
-    checksums: U64 = running[ends] - running[ends - lengths]
+        _mix(mixed, spare[: stop - start])
+        some = np.flatnonzero(inside)  # of the others `reduceat` would give a token that is not theirs
+        checksums[first + some] += np.add.reduceat(mixed, (np.cumsum(inside) - inside)[some])
     return checksums
