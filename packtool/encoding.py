@@ -119,9 +119,8 @@ class TextEncoder:
         """
         texts = [document.text for document in documents]
         if all(document.spans is None for document in documents):
-            found = self._encoded(texts)
-            trained, torn = None, 0
-        elif self._token_bytes is None:
+            return self.encode_texts(texts)
+        if self._token_bytes is None:
             encodings = self._reference.encode_with_offsets(texts)
             found = FlatIds.of([encoding.ids for encoding in encodings])
             trained, torn = _by_offsets(documents, encodings)
@@ -130,7 +129,11 @@ class TextEncoder:
             trained, torn = self._by_bytes(documents, texts, found, self._token_bytes)
         return self._with_ends(found, trained, torn)
 
-    def _encoded(self, texts: list[str]) -> FlatIds:
+    def encode_texts(self, texts: Sequence[str]) -> EncodedDocuments:
+        """The same of texts of which every token trains."""
+        return self._with_ends(self._encoded(texts), None, 0)
+
+    def _encoded(self, texts: Sequence[str]) -> FlatIds:
         if self._fast is None or self._proof is None:
             return self._reference.encode(texts)
         found = self._fast.encode(texts)

@@ -287,7 +287,7 @@ class UnitWriter:
         self._batches: list[tuple[U64, Int32s, Int32s, Int32s]] = []
         self._tokens = 0
 
-    def add(self, rows: Sequence[int], documents: EncodedDocuments) -> None:
+    def add(self, rows: Sequence[int] | Int64s, documents: EncodedDocuments) -> None:
         """Append documents; ``rows`` are theirs, rising."""
         checksums = token_checksums(documents.ids, documents.lengths)
         raw = _raw(documents.ids, _INT32)

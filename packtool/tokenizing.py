@@ -7,15 +7,16 @@ import hashlib
 import json
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packtool.config import FormatName
 from packtool.encoders.proven import load_encoders
@@ -23,17 +24,17 @@ from packtool.encoders.reference import Reference
 from packtool.encoding import EncodedDocuments, TextEncoder
 from packtool.errors import BAD_RECORD_REASONS, BadData, Refusal
 from packtool.formats import RecordShape, columns_read, renderer, token_fields
-from packtool.readers import Record, Unit, UnitReader, open_unit
+from packtool.readers import Block, Record, Unit, UnitReader, open_unit
 from packtool.readers.parsing import quoted
-from packtool.rendering import Rendered
+from packtool.rendering import Rendered, text
 from packtool.rendering.chat import ChatSettings
 from packtool.token_store import STORE_FORMAT, TokenStore, UnitReject, UnitSummary, UnitWriter
-from packtool.tokenized import Tokenized, read_tokens
+from packtool.tokenized import read_tokens
 from packtool.tokenizer import TokenizerFiles
 
-Chosen = TypeVar("Chosen")
+Int64s = NDArray[np.int64]
 
-BATCH_RECORDS = 1_000
+BATCH_RECORDS = 1 << 13
 BATCH_CHARACTERS = 1 << 20
 TORN_BORDER = "torn_border"
 """Note: one token has the end of the prompt and the start of the completion; it trains."""
@@ -134,24 +135,26 @@ def tokenize_unit(task: TokenizeTask) -> TokenizedUnit:
 
 def _make(task: TokenizeTask, reader: UnitReader, digest: str, store: TokenStore) -> UnitSummary:
     workshop = _workshop(task.recipe, reader.columnar, task.fast is not None)
-    batch = _Batch()
+    batch = _Batch(workshop)
     rejects: list[UnitReject] = []
     notes: Counter[str] = Counter()
     records = 0
     with store.writing(digest, workshop.encoder) as writer:
-        for row, record in _chosen(reader.records(), task.chosen):
-            made = record if isinstance(record, Refusal) else workshop.make(record)
-            if isinstance(made, Refusal):
-                detail = made.detail
-                if made is not record and made.reason in BAD_RECORD_REASONS:
-                    detail = f"{detail}: {_quoted(record)}"  # a refused line is quoted by its reader
-                rejects.append(UnitReject(row, records, made.reason, detail))
-            else:
-                batch.add(made, row, records)
+        for block in _chosen(reader.blocks(), task.chosen):
+            made = workshop.make(block.records)
+            places = np.stack([block.rows, np.arange(records, records + len(made))], axis=1)
+            records += len(made)
+            if Refusal in set(map(type, made)):
+                refused = [place for place, one in enumerate(made) if isinstance(one, Refusal)]
+                rejects += [_reject(made[place], block.records[place], *places[place]) for place in refused]
+                made = [one for one in made if not isinstance(one, Refusal)]
+                places = np.delete(places, refused, axis=0)
+            while made:
+                taken = batch.take(made, places)
+                made, places = made[taken:], places[taken:]
                 if batch.is_full:
                     rejects += _store(batch, workshop, writer, notes)
-                    batch = _Batch()
-            records += 1
+                    batch = _Batch(workshop)
         rejects += _store(batch, workshop, writer, notes)
         return writer.finish(
             bytes=reader.size,
@@ -162,13 +165,29 @@ def _make(task: TokenizeTask, reader: UnitReader, digest: str, store: TokenStore
         )
 
 
-def _chosen(records: Iterable[Chosen], chosen: tuple[int, ...] | None) -> Iterable[Chosen]:
-    """The records of these numbers; reads no further than the last of them."""
+def _chosen(blocks: Iterable[Block], chosen: tuple[int, ...] | None) -> Iterator[Block]:
+    """The records of these numbers, which rise; reads no further than to the block with the last of them."""
     if chosen is None:
-        return records
-    wanted = set(chosen)
-    numbered = islice(enumerate(records), chosen[-1] + 1 if chosen else 0)
-    return (record for number, record in numbered if number in wanted)
+        yield from blocks
+        return
+    if not chosen:
+        return
+    wanted = np.array(chosen)
+    first = 0
+    for block in blocks:
+        stop = first + len(block.records)
+        places = wanted[(first <= wanted) & (wanted < stop)] - first
+        yield Block(block.rows[places], [block.records[place] for place in places])
+        first = stop
+        if wanted[-1] < stop:
+            return
+
+
+def _reject(refusal: Refusal, record: Record | Refusal, row: int, number: int) -> UnitReject:
+    detail = refusal.detail
+    if refusal is not record and refusal.reason in BAD_RECORD_REASONS:
+        detail = f"{detail}: {_quoted(record)}"  # a refused line is quoted by its reader
+    return UnitReject(int(row), int(number), refusal.reason, detail)
 
 
 def _quoted(record: Record | Refusal) -> str:
@@ -181,9 +200,12 @@ def _quoted(record: Record | Refusal) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Workshop:
-    """What makes one record into a document-to-be, and a batch of those into tokens."""
+    """What makes records into documents-to-be, and a batch of those into tokens."""
 
-    make: Callable[[dict[str, Any]], Rendered | Tokenized | Refusal]
+    make: Callable[[Sequence[Record | Refusal]], list[Any]]
+    """A text, a ``Rendered`` or a ``Tokenized`` for each record, or its ``Refusal``."""
+    size: Callable[[Any], int]
+    """Of one of these: its characters, or tokens."""
     encode: Callable[[list[Any]], EncodedDocuments]
     encoder: str
 
@@ -194,14 +216,23 @@ def _workshop(recipe: Recipe, columnar: bool, fast: bool) -> _Workshop:
     if recipe.shape.format is FormatName.TOKENS:
         fields = token_fields(recipe.shape)
         return _Workshop(
-            lambda record: read_tokens(record, fields, recipe.vocabulary_size),
+            _one_by_one(lambda record: read_tokens(record, fields, recipe.vocabulary_size)),
+            lambda tokenized: len(tokenized.ids),
             EncodedDocuments.from_tokenized,
             PASS_THROUGH,
         )
     if recipe.tokenizer.digest != recipe.tokenizer_digest:
         raise BadData(f"{recipe.tokenizer.path}: the tokenizer changed since the run began; run again")
     encoder = _encoder(recipe, fast)
-    return _Workshop(renderer(recipe.shape, recipe.chat, columnar=columnar), encoder.encode, encoder.name)
+    if recipe.shape.format is FormatName.TEXT:
+        render_all = partial(text.render_all, column=recipe.shape.column("text"))
+        return _Workshop(render_all, len, encoder.encode_texts, encoder.name)
+    render = renderer(recipe.shape, recipe.chat, columnar=columnar)
+    return _Workshop(_one_by_one(render), lambda rendered: len(rendered.text), encoder.encode, encoder.name)
+
+
+def _one_by_one(make: Callable[[Record], Any]) -> Callable[[Sequence[Record | Refusal]], list[Any]]:
+    return lambda records: [record if isinstance(record, Refusal) else make(record) for record in records]
 
 
 @lru_cache(maxsize=1)
@@ -212,19 +243,30 @@ def _encoder(recipe: Recipe, fast: bool) -> TextEncoder:
 class _Batch:
     """Documents-to-be that are encoded together, with the row and the record number of each."""
 
-    def __init__(self) -> None:
-        self.made: list[Rendered | Tokenized] = []
-        self.places: list[tuple[int, int]] = []
+    def __init__(self, workshop: _Workshop) -> None:
+        self.made: list[Any] = []
+        self._places: list[Int64s] = []
+        self._size_of = workshop.size
         self._size = 0
 
-    def add(self, made: Rendered | Tokenized, row: int, record: int) -> None:
-        self.made.append(made)
-        self.places.append((row, record))
-        self._size += len(made.text) if isinstance(made, Rendered) else len(made.ids)
+    def take(self, made: Sequence[Any], places: Int64s) -> int:
+        """Take from the start of these until it is full, or all; gives how many."""
+        sizes = np.cumsum(np.fromiter(map(self._size_of, made), np.int64, len(made)))
+        filling = int(np.searchsorted(sizes, BATCH_CHARACTERS - self._size))
+        count = min(filling + 1, BATCH_RECORDS - len(self.made), len(made))
+        self.made += made[:count]
+        self._places.append(places[:count])
+        self._size += int(sizes[count - 1])
+        return count
 
     @property
     def is_full(self) -> bool:
         return len(self.made) >= BATCH_RECORDS or self._size >= BATCH_CHARACTERS
+
+    @property
+    def places(self) -> Int64s:
+        """int64 [n, 2]."""
+        return np.concatenate(self._places)
 
 
 def _store(batch: _Batch, workshop: _Workshop, writer: UnitWriter, notes: Counter[str]) -> list[UnitReject]:
@@ -232,14 +274,14 @@ def _store(batch: _Batch, workshop: _Workshop, writer: UnitWriter, notes: Counte
     if not batch.made:
         return []
     documents = workshop.encode(batch.made)
-    notes.update(note for made in batch.made if isinstance(made, Rendered) for note in made.notes)
+    if isinstance(batch.made[0], Rendered):
+        notes.update(chain.from_iterable(rendered.notes for rendered in batch.made))
     if documents.torn_borders:
         notes[TORN_BORDER] += documents.torn_borders
     kept = documents.lengths > 0
-    rows = [row for (row, _), keep in zip(batch.places, kept, strict=True) if keep]
     whole = replace(documents, lengths=documents.lengths[kept], run_counts=documents.run_counts[kept])
-    writer.add(rows, whole)
+    writer.add(batch.places[kept, 0], whole)
     return [
-        UnitReject(*batch.places[place], "empty", "the tokenizer gives no token for it")
-        for place in np.flatnonzero(~kept)
+        UnitReject(row, record, "empty", "the tokenizer gives no token for it")
+        for row, record in batch.places[~kept].tolist()
     ]

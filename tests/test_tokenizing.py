@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from packtool import tokenizing
 from packtool.config import FormatName
-from packtool.errors import BadData
-from packtool.formats import SourceHead, find_shape
-from packtool.readers import Unit, cut_units, head
+from packtool.encoders.proven import load_encoders
+from packtool.encoding import TextEncoder
+from packtool.errors import BAD_RECORD_REASONS, BadData, Refusal
+from packtool.formats import SourceHead, find_shape, renderer
+from packtool.readers import Unit, cut_units, head, lines, open_unit
 from packtool.sources import find_sources
 from packtool.token_store import STORE_FORMAT, TokenStore, UnitReject
 from packtool.tokenizer import find_tokenizer, load, vocabulary_size
-from packtool.tokenizing import Recipe, TokenizedUnit, TokenizeTask, tokenize_unit
+from packtool.tokenizing import TORN_BORDER, Recipe, TokenizedUnit, TokenizeTask, tokenize_unit
 from tests.tokenizer_builder import byte_level, save, words
 
 EOS = 1
@@ -157,6 +162,78 @@ def test_batches_do_not_show(tmp_path: Path, tokenizer: Path, monkeypatch: pytes
 
 def stored_bytes(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+# --- many records at a time, and each by itself ------------------------------------------------------------
+
+
+def slow(unit: Unit, recipe: Recipe, chosen: tuple[int, ...] | None) -> tuple[Any, list[UnitReject], Counter[str]]:
+    """What a unit becomes, each record by itself: documents as ``contents`` gives them, rejects, notes."""
+    reader = open_unit(unit)
+    render = renderer(recipe.shape, columnar=reader.columnar)
+    encoder = TextEncoder(load_encoders(recipe.tokenizer, fast=False), recipe.bos_ids, recipe.eos_id)
+    documents, rejects, notes = [], [], Counter[str]()
+    picked = [pair for number, pair in enumerate(reader.records()) if chosen is None or number in chosen]
+    for number, (row, record) in enumerate(picked):
+        made = record if isinstance(record, Refusal) else render(record)
+        if isinstance(made, Refusal):
+            bad = made is not record and made.reason in BAD_RECORD_REASONS
+            detail = f"{made.detail}: {tokenizing._quoted(record)}" if bad else made.detail
+            rejects.append(UnitReject(row, number, made.reason, detail))
+            continue
+        encoded = encoder.encode([made])
+        notes.update(made.notes)
+        notes.update([TORN_BORDER] * encoded.torn_borders)
+        if not len(encoded.ids):
+            rejects.append(UnitReject(row, number, "empty", "the tokenizer gives no token for it"))
+        else:
+            runs = np.stack([encoded.run_starts, encoded.run_stops], axis=1).tolist()
+            documents.append((row, encoded.ids.tolist(), runs))
+    return documents, rejects, notes
+
+
+def odd_lines(*columns: str) -> st.SearchStrategy[bytes]:
+    """A line of a file that was to have strings in these columns."""
+    odd = st.sampled_from(["", " \t", "\u3000", "z", "\ud800", None, 5, ["a"], float("nan")])
+    value = odd | st.text("ab ]{é\u3000z", max_size=9)
+    records = st.fixed_dictionaries({}, optional=dict.fromkeys((*columns, "other"), value)).map(json.dumps)
+    twice = st.sampled_from([f'{{"{columns[-1]}": 1, "{columns[-1]}": "ab"}}', "{}", "[1]", "7", "nonsense", "x" * 80])
+    whole = st.fixed_dictionaries(dict.fromkeys(columns, st.text("ab ]{é", min_size=1))).map(json.dumps)
+    other = st.sampled_from([b"", b" ", b"\r", b"\xff", b"\x0b", b"\xef\xbb\xbf{}", b'{"text": "\xed\xa0\x80"}'])
+    ends = st.sampled_from([b"", b"\r"])
+    return st.builds(lambda text, end: text.encode() + end, st.one_of(records, records, whole, twice), ends) | other
+
+
+@pytest.mark.parametrize("columns", [("text",), ("prompt", "completion")])
+@given(data=st.data())
+def test_many_records_at_a_time_become_what_each_becomes_by_itself(
+    columns: tuple[str, ...], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("many")
+    made_of = byte_level(("]", "{"))
+    made_of.normalizer = _without("z")
+    tokenizer = save(made_of, folder / "tok", {"eos_token": "</s>"}).path.parent
+    good = write_lines(folder / "good.jsonl", [dict.fromkeys(columns, "a")])
+    recipe = recipe_of(good, tokenizer, max_record_bytes=60)
+    found = data.draw(st.lists(odd_lines(*columns), min_size=4, max_size=16))
+    path = folder / "a.jsonl"
+    marks = st.sampled_from([b"", b"\n", b"\xef\xbb\xbf"])
+    path.write_bytes(data.draw(marks) + b"\n".join(found) + data.draw(st.sampled_from([b"x", b"\n"])))
+    (source,) = find_sources([path]).sources
+    (unit,) = cut_units(source, 0, max_record_bytes=60)
+    numbers = st.sets(st.integers(0, 12)).map(lambda some: tuple(sorted(some)))
+    chosen = data.draw(st.none() | numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK_BYTES", data.draw(st.sampled_from([1, 50, 200, 1 << 20])))
+        patch.setattr(tokenizing, "BATCH_RECORDS", data.draw(st.sampled_from([1, 3, 100])))
+        patch.setattr(tokenizing, "BATCH_CHARACTERS", data.draw(st.sampled_from([1, 20, 1000])))
+        fast = tokenize_unit(TokenizeTask(unit, recipe, folder / "store", chosen))
+    documents, rejects, notes = slow(unit, recipe, chosen)
+    assert contents(fast, recipe, folder / "store") == documents
+    assert list(fast.summary.rejects) == rejects
+    assert fast.summary.notes == notes
+    assert fast.summary.records == len(documents) + len(rejects)
+    assert fast.summary.rows == open_unit(unit).rows
 
 
 ROWS: dict[str, Records] = {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from packtool.errors import BadData, Refusal
 from packtool.readers import Unit, cut_units, decompress, head, limit_units, open_unit
+from packtool.readers import array as array_reader
 from packtool.readers.array import Scanner
 from packtool.sources import Compression, Kind, Source
 
@@ -146,6 +147,22 @@ def test_any_bytes_after_a_bracket_end_in_rows_numbered_without_gaps(
         assert any(isinstance(record, Refusal) for _, record in records)
     else:
         assert len(records) == len(values)
+
+
+@given(
+    data=soup | array.map(lambda data: data[1:]), max_record_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40)
+)
+def test_elements_are_the_same_in_blocks_and_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, max_record_bytes: int, block_bytes: int
+) -> None:
+    units = units_of(write(tmp_path_factory.getbasetemp() / "d.json", b"[" + data), 100, max_record_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array_reader, "BLOCK_BYTES", block_bytes)
+        for unit in units:
+            blocks = list(open_unit(unit).blocks())
+            found = [pair for block in blocks for pair in zip(block.rows.tolist(), block.records, strict=True)]
+            assert repr(found) == repr(list(open_unit(unit).records()))
+            assert all(block.records for block in blocks)
 
 
 A, B = {"a": 1}, {"b": 2}

@@ -76,6 +76,18 @@ def read(units: list[Unit]) -> list[tuple[int, Any]]:
     return found
 
 
+def read_in_blocks(units: list[Unit]) -> list[tuple[int, Any]]:
+    """The same as ``read``."""
+    found: list[tuple[int, Any]] = []
+    first = 0
+    for unit in units:
+        reader = open_unit(unit)
+        for block in reader.blocks():
+            found += zip((first + block.rows).tolist(), block.records, strict=True)
+        first += reader.rows
+    return found
+
+
 def by_hand(data: bytes, limit: int = 80) -> list[tuple[int, str]]:
     """Row, and what kind of thing is there, of each line that is not blank."""
     rows: list[tuple[int, str]] = []
@@ -101,6 +113,46 @@ def test_records_and_rows_do_not_depend_on_where_a_file_is_cut(
     )
     assert len(units) == -(-len(data) // unit_bytes)
     assert [unit.index for unit in units] == list(range(len(units)))
+
+
+odd_line = st.sampled_from(
+    [
+        b"1",
+        b"null",
+        b'"a"',
+        b'{"text": NaN}',
+        b'{"text": "\\ud800"}',
+        b'{"a": 1, "a": 2}',
+        b"{" * 600,
+        b'{"a": 1}  ',
+        b"\x0b",
+    ]
+)
+
+
+@given(
+    data=st.builds(
+        lambda lines, end: b"\n".join(lines) + end, st.lists(line | odd_line), st.sampled_from([b"", b"\n"])
+    ),
+    mark=st.sampled_from([b"", BOM]),
+    unit_bytes=st.sampled_from([40, 1000, 10_000]),
+    max_record_bytes=st.sampled_from([1, 20, 80, 1000]),
+    block_bytes=st.sampled_from([1, 30, 200, 10_000]),
+)
+def test_records_are_the_same_in_blocks_and_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: bytes,
+    mark: bytes,
+    unit_bytes: int,
+    max_record_bytes: int,
+    block_bytes: int,
+) -> None:
+    source = write(tmp_path_factory.getbasetemp() / "f.jsonl", mark + data)
+    units = units_of(source, unit_bytes, max_record_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK_BYTES", block_bytes)
+        # NaN is not equal to itself
+        assert repr(read_in_blocks(units)) == repr(read(units))
 
 
 @given(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtool.errors import BAD_RECORD_REASONS, Refusal
-from packtool.readers.parsing import parse, quoted, too_large
+from packtool.readers.parsing import parse, parse_all, quoted, too_large
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,12 @@ def test_quotations_are_short_and_cannot_reach_a_terminal(raw: str) -> None:
     text = quoted(raw)
     assert len(text) <= 61 if raw.isprintable() else "\x1b" not in text and "\u202e" not in text
     assert text.startswith(raw[:3] if raw.isprintable() else text[:1])
+
+
+@given(
+    st.lists(
+        st.sampled_from([b'{"a": 1}', b'{"a": NaN}', b'{"a": "\\ud800"}', b"[1]", b"nonsense", b"\xff", b"1", b" "])
+    )
+)
+def test_many_are_parsed_as_each_is(raws: list[bytes]) -> None:
+    assert repr(parse_all(raws)) == repr([parse(raw) for raw in raws])  # NaN is not equal to itself

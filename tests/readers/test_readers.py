@@ -59,14 +59,18 @@ def test_every_kind_gives_the_same_records_at_the_same_rows(tmp_path: Path) -> N
     assert {source.kind for source in sources} == set(Kind)
     for source in sources:
         rows: list[Any] = []
+        in_blocks: list[Any] = []
         first = 0
         for unit in cut_units(source, 0, unit_bytes=3000):
             reader = open_unit(unit)
             assert reader.columnar == (source.kind in (Kind.PARQUET, Kind.ARROW))
             assert reader.count() == reader.rows
             rows += [(first + row, plain(record)) for row, record in reader.records()]
+            blocks = [zip(block.rows.tolist(), block.records, strict=True) for block in reader.blocks()]
+            in_blocks += [(first + row, plain(record)) for block in blocks for row, record in block]
             first += reader.rows
         assert rows == list(enumerate(RECORDS)), source.name
+        assert in_blocks == rows, source.name
         assert [(row, plain(record)) for row, record in head(source, 7)] == list(enumerate(RECORDS))[:7]
         types = column_types(source)
         assert (types is not None) == (source.kind in (Kind.PARQUET, Kind.ARROW))
@@ -95,8 +99,8 @@ rows = refused = 0
 for unit in cut_units(source, 0):
     reader = open_unit(unit)
     reader.digest
-    for row, record in reader.records():
-        refused += not isinstance(record, dict)
+    for block in reader.blocks():
+        refused += sum(not isinstance(record, dict) for record in block.records)
     rows += reader.rows
 print(rows, refused, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -52,3 +52,28 @@ def test_each_reason(record: dict[str, Any], reason: str, words: str) -> None:
     assert refusal.reason == reason
     assert words in refusal.detail
     assert "\n" not in refusal.detail
+
+
+odd = st.sampled_from(
+    ["", " ", "\u3000", "\x1c", "\u200b", "\ud800", "a\udc00", 5, None, True, b"a", ["a"], np.array([1])]
+)
+records = st.one_of(
+    st.builds(lambda value: {"text": value}, st.text() | odd),
+    st.just({}),
+    st.just({"other": "a"}),
+    st.just(Refusal("bad_json", "nonsense")),
+)
+
+
+@given(st.lists(records, max_size=8))
+def test_many_are_rendered_as_each_is(many: list[dict[str, Any] | Refusal]) -> None:
+    each = [record if isinstance(record, Refusal) else text.render(record, "text") for record in many]
+    assert text.render_all(many, "text") == [one.text if isinstance(one, Rendered) else one for one in each]
+
+
+def test_every_character_is_blank_to_many_as_to_each() -> None:
+    characters = [chr(code) for code in range(0x110000)]
+    many = text.render_all([{"text": character} for character in characters], "text")
+    assert [isinstance(one, str) for one in many] == [
+        bool(character.strip()) and not "\ud800" <= character <= "\udfff" for character in characters
+    ]
