@@ -1,8 +1,9 @@
 """Conversations: packtool's rendering and labels against transformers' ``apply_chat_template``, templates from `trl`.
 
 Rendering is timed alone, from records in memory; then from JSONL: packtool's whole run, with one worker, against no
-more than reading, rendering, encoding and labels, in one thread. The peer's labels need the template's marked twin;
-packtool takes the unmarked one and finds what trains by itself, within its time.
+more than reading, rendering, encoding and labels, in one thread; then all the way, with as many processes each: the
+peer's tokens and labels come from a `datasets` map, TRL packs them, and `datasets` writes them. The peer's labels need
+the template's marked twin; packtool takes the unmarked one and finds what trains by itself, within its time.
 """
 
 import json
@@ -13,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tests.bench.end_to_end import trl_result
 from tests.bench.measuring import Stopwatch, Timing, run_function, take_turns
 from tests.bench.report import Goal, Line
 from tests.bench.setting import MAX_LENGTH, SAMPLE_TOKENIZER, Setting
@@ -72,12 +74,38 @@ def measure_conversations(setting: Setting) -> list[Line]:
             },
             setting.rounds,
         )
-        lines += _lines(f"tokens, labels, {name} vocabulary", timings, Goal(4))
-    setting.fresh("packed-chat")
+        lines += _lines(f"tokens, labels, {name} vocabulary", timings, None)
+    lines += _lines("conversations, 128k vocabulary", _end_to_end(setting, source, vocabularies["128k"]), Goal(4))
+    for folder in ("packed-chat", "peer"):
+        setting.fresh(folder)
     return lines
 
 
-def _lines(what: str, timings: Mapping[str, Timing], goal: Goal) -> Iterator[Line]:
+def _end_to_end(setting: Setting, source: str, tokenizer: str) -> Mapping[str, Timing]:
+    """From JSONL to packed Parquet, with as many processes each."""
+    arguments = {"source": source, "tokenizer": tokenizer}
+    return take_turns(
+        {
+            "packtool": lambda: run_function(
+                pack_with_packtool,
+                **arguments,
+                template=str(_trl_template(_PACKED_TEMPLATE)),
+                output=str(setting.fresh("packed-chat")),
+                workers=setting.workers,
+            ),
+            f"transformers + TRL, num_proc {setting.workers}": lambda: run_function(
+                pack_with_transformers,
+                **arguments,
+                template=str(_trl_template(f"{_PACKED_TEMPLATE}_training")),
+                folder=str(setting.fresh("peer")),
+                processes=setting.workers,
+            ),
+        },
+        setting.rounds,
+    )
+
+
+def _lines(what: str, timings: Mapping[str, Timing], goal: Goal | None) -> Iterator[Line]:
     ours, theirs = timings.values()
     for name, timing in timings.items():
         rate = f"{timing.facts['conversations'] / timing.seconds:,.0f}/s"
@@ -152,8 +180,8 @@ def render_with_transformers(source: str, tokenizer: str, template: str) -> dict
     return {**watch.taken, "conversations": len(conversations), "characters": characters}
 
 
-def pack_with_packtool(source: str, tokenizer: str, template: str, output: str) -> dict[str, Any]:
-    """From JSONL to a packed dataset, checked and synced, by one worker."""
+def pack_with_packtool(source: str, tokenizer: str, template: str, output: str, workers: int = 1) -> dict[str, Any]:
+    """From JSONL to a packed dataset, checked and synced."""
     from packtool import PackConfig, stats
     from packtool.run import pack
 
@@ -165,7 +193,7 @@ def pack_with_packtool(source: str, tokenizer: str, template: str, output: str) 
             "chat_template": template,
             "max_length": MAX_LENGTH,
             "overlong": "truncate",
-            "workers": 1,
+            "workers": workers,
         }
     )
     with Stopwatch() as watch:
@@ -191,19 +219,47 @@ def tokenize_with_transformers(source: str, tokenizer: str, template: str) -> di
     with Stopwatch() as watch:
         encoder = PreTrainedTokenizerFast.from_pretrained(tokenizer)
         for batch in _batches(_records(source)):
-            encoded = encoder.apply_chat_template(
-                [record["messages"] for record in batch],
-                chat_template=chat_template,
-                tokenize=True,
-                return_dict=True,
-                return_assistant_tokens_mask=True,
-            )
-            pairs = zip(encoded["input_ids"], encoded["assistant_masks"], strict=True)
-            labels = [[id if trains else -100 for id, trains in zip(*pair, strict=True)] for pair in pairs]
+            labels = _encoded(encoder, chat_template, [record["messages"] for record in batch])["labels"]
             conversations += len(batch)
             tokens += sum(map(len, labels))
-            trained += sum(map(sum, encoded["assistant_masks"]))
+            trained += sum(1 for row in labels for label in row if label != -100)
     return {**watch.taken, "conversations": conversations, "tokens": tokens, "trained": trained}
+
+
+def pack_with_transformers(source: str, tokenizer: str, template: str, folder: str, processes: int) -> dict[str, Any]:
+    """From JSONL to packed Parquet: a map to ids and labels, TRL's packing, and `datasets` writes."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from datasets import disable_progress_bars, load_dataset
+    from transformers import PreTrainedTokenizerFast
+    from trl import pack_dataset
+
+    disable_progress_bars()
+    in_processes = None if processes == 1 else processes
+    chat_template = Path(template).read_text(encoding="utf-8")
+
+    def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
+        return _encoded(encoder, chat_template, batch["messages"])
+
+    with Stopwatch() as watch:
+        encoder = PreTrainedTokenizerFast.from_pretrained(tokenizer)
+        rows = load_dataset("json", data_files=source, split="train", cache_dir=f"{folder}/cache")
+        tokenized = rows.map(tokenize, batched=True, remove_columns=rows.column_names, num_proc=in_processes)
+        packed = pack_dataset(tokenized, MAX_LENGTH, "bfd", map_kwargs={"num_proc": in_processes})
+        packed.to_parquet(f"{folder}/packed.parquet")
+    return {**watch.taken, "conversations": len(rows), **trl_result(packed)}
+
+
+def _encoded(encoder: Any, chat_template: str, conversations: list[Any]) -> dict[str, list[list[int]]]:
+    encoded = encoder.apply_chat_template(
+        conversations,
+        chat_template=chat_template,
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    pairs = zip(encoded["input_ids"], encoded["assistant_masks"], strict=True)
+    labels = [[id if trains else -100 for id, trains in zip(*pair, strict=True)] for pair in pairs]
+    return {"input_ids": encoded["input_ids"], "labels": labels}
 
 
 def _records(source: str) -> Iterator[dict[str, Any]]:
