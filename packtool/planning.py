@@ -168,7 +168,7 @@ class Plan:
         cuts = np.fromfile(self.folder / "untrained.bin", CUT)
         order = np.lexsort((cuts["offset"], cuts["doc_id"]))
         for start in range(0, len(order), _BLOCK_CUTS):
-            yield cuts[order[start : start + _BLOCK_CUTS]]
+            yield cuts.take(order[start : start + _BLOCK_CUTS])
 
 
 def read_packs(folder: Path, first_pack: int, stop_pack: int) -> tuple[Records, NDArray[np.int32]]:
@@ -347,13 +347,13 @@ class _PlanWriter:
         if not doubtful.any():
             return segments, pack_segments
         for _, documents, chosen in self._by_unit(segments, np.flatnonzero(doubtful)):
-            part = segments[chosen]
+            part = segments.take(chosen)
             trained = trained_in(trained_runs(documents), part["document"], part["offset"], part["length"])
             trains[chosen] = trained > 0
         kept = np.logical_or.reduceat(trains, starts)
         kept_segments = np.repeat(kept, pack_segments)
         for unit, documents, chosen in self._by_unit(segments, np.flatnonzero(~kept_segments)):
-            part = segments[chosen]
+            part = segments.take(chosen)
             reasons = np.full(len(part), Cut.nothing_to_train, dtype=np.int8)
             cuts = _Cuts(part["document"], part["offset"], part["length"], reasons)
             self._write_cuts(self._untrained, unit, documents, cuts)

@@ -95,7 +95,7 @@ class Spill:
 def _sorted(stretches: Stretches, order: Order) -> Stretches:
     # A stretch of no tokens before another one at the same offset.
     keys = (stretches["length"] > 0, stretches["offset"], order.keys(stretches["doc_id"]))
-    return stretches[np.lexsort(keys)]
+    return stretches.take(np.lexsort(keys))
 
 
 def merged(runs: Sequence[Path], order: Order) -> Iterator[Stretches]:
