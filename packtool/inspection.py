@@ -26,10 +26,11 @@ from packtool.shards import (
     Int32s,
     Int64s,
     PackBatch,
-    check_row_group_size,
+    check_row_group,
     check_schema,
     open_shard,
     read_columns,
+    read_layout,
     read_row_group,
 )
 from packtool.source_ranges import SourceRanges
@@ -272,7 +273,9 @@ def _packs_of(folder: Path, manifest: Manifest, doc: int) -> list[int]:
         path = listed_file(folder, shard.name)
         with open_shard(path) as file:
             check_schema(path, file.schema_arrow)
+            layout = read_layout(path)
             for group in range(file.metadata.num_row_groups):
+                check_row_group(path, layout, group, manifest.max_length)
                 values, counts = read_columns(path, file, group, first, ["doc_ids"])
                 owners = np.repeat(np.arange(len(counts["doc_ids"])), counts["doc_ids"])
                 found += (first + np.unique(owners[values["doc_ids"] == doc])).tolist()
@@ -332,13 +335,14 @@ def _read(folder: Path, manifest: Manifest, numbers: Sequence[int]) -> Iterator[
 
 def _read_shard(path: Path, file: pq.ParquetFile, max_length: int, first: int, left: list[int]) -> Iterator[_Found]:
     row = 0
+    layout = read_layout(path)
     for group in range(file.metadata.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
         batch = None
         while left and left[-1] < first + row + rows:
             number = left.pop()
             if batch is None:
-                check_row_group_size(path, file.metadata, group, max_length)
+                check_row_group(path, layout, group, max_length)
                 batch = read_row_group(path, file, group, first + row)
             yield _Found(number, path.name, number - first, batch, number - first - row)
         row += rows

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,8 @@ from pyarrow.fs import LocalFileSystem
 from packtool.contract import FORMAT_VERSION, IGNORED, PADDING_DOC
 from packtool.errors import BadData, one_line
 from packtool.files import Unreadable, fsync_folder, naming, parse_own, sha256_of, temporary_name
+from packtool.parquet.footer import RowGroup, read_row_groups
+from packtool.parquet.pages import chunk_size
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -39,8 +42,10 @@ SCHEMA = pa.schema(
         pa.field("doc_offsets", pa.list_(pa.int32())),
     ]
 )
-_READABLE_BYTES_PER_TOKEN = 128
-"""Six columns take at most about 30, decompressed; a row group that says it is larger is not read."""
+_READABLE_ROW_GROUPS = 4
+"""So many times the tokens of a row group a column may hold; one that says it holds more is not read."""
+_READABLE_BYTES_PER_TOKEN = 16
+"""Of a page, decompressed; a value takes at most 8, and a little for where lists begin."""
 _LONGEST_READABLE = 1 << 25
 """Tokens of a pack, whatever the manifest tells: what is not read cannot fill the memory."""
 SHARD_NAME = re.compile(r"train-(\d{5})-of-(\d{5})\.parquet")
@@ -308,26 +313,57 @@ def read_row_group(path: Path, file: pq.ParquetFile, group: int, first_pack: int
     return PackBatch(**flat, pack_tokens=counts["input_ids"], pack_segments=counts["seq_lengths"])
 
 
-def check_row_group_size(path: Path, footer: pq.FileMetaData, group: int, max_length: int) -> None:
-    """Refuse a row group that is too large to be one of packs, before it is read.
+def read_layout(path: Path) -> list[RowGroup]:
+    """The row groups of a shard as its footer has them, read without pyarrow, for ``check_row_group``.
 
-    A pack may be too long, and there may be a few too many, which ``packtool verify`` finds.
+    Raises:
+        BadData: the footer is damaged, or cannot be read.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            return read_row_groups(partial(_pread, file.fileno()), os.fstat(file.fileno()).st_size)
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path}: not a readable shard: {one_line(error)}") from None
+
+
+def check_row_group(path: Path, layout: list[RowGroup], group: int, max_length: int) -> None:
+    """Refuse a row group that is too large to be one of packs, or not of one piece, before it is read.
+
+    It is judged by the headers of its pages: sizes of what is encoded bound nothing. A pack may be too long, and
+    there may be a few too many, which ``packtool verify`` finds.
 
     Args:
         path: the shard, for messages.
-        footer: its footer.
+        layout: of the shard.
         group: which row group.
         max_length: of the dataset, as the manifest says.
 
     Raises:
-        BadData: it says that it has far more bytes than the tokens of a row group can take.
+        BadData: it holds far more than the tokens of a row group, or its pages do not agree with the footer.
     """
-    size = footer.row_group(group).total_byte_size
-    if size > _READABLE_BYTES_PER_TOKEN * max(ROW_GROUP_TOKENS, min(max_length, _LONGEST_READABLE)):
-        raise BadData(
-            f"{path}: row group {group} says it has {size:,} bytes, too many for packs of max_length {max_length:,}; "
-            "do not train on it, pack again"
-        )
+    place = f"{path}: row group {group}"
+    if not 0 <= group < len(layout) or len(layout[group].chunks) != len(SCHEMA):
+        raise BadData(f"{place} has not the columns of a shard")
+    rows = layout[group].rows
+    most = max(_READABLE_ROW_GROUPS * ROW_GROUP_TOKENS, min(max_length, _LONGEST_READABLE) + ROW_GROUP_TOKENS)
+    try:
+        with path.open("rb", buffering=0) as file:
+            sizes = [chunk_size(partial(_pread, file.fileno()), chunk) for chunk in layout[group].chunks]
+    except (OSError, ValueError) as error:
+        raise BadData(f"{place} is damaged: {one_line(error)}") from None
+    for name, size in zip(SCHEMA.names, sizes, strict=True):
+        if max(size.values, rows) > most or size.largest_page > _READABLE_BYTES_PER_TOKEN * most:
+            raise BadData(
+                f"{place}: column {name} says it has {max(size.values, rows):,} values in pages of up to "
+                f"{size.largest_page:,} bytes, too much for packs of max_length {max_length:,}; do not train on it, "
+                "pack again"
+            )
+        if size.values < rows or size.rows not in (rows, None):
+            raise BadData(f"{place} is damaged: column {name} has {size.values} values for {rows} packs")
+
+
+def _pread(handle: int, start: int, length: int) -> bytes:
+    return os.pread(handle, length, start) if start >= 0 else b""
 
 
 def read_columns(

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,10 @@ from packtool.shards import (
     TOKEN_COLUMNS,
     PackBatch,
     ShardWriter,
-    check_row_group_size,
+    check_row_group,
     open_shard,
     read_columns,
+    read_layout,
     read_row_group,
 )
 from tests import dataset_builder as builder
@@ -109,23 +111,37 @@ def test_uneven_lists_are_seen_among_the_columns_that_are_read(tmp_path: Path, n
             read_columns(path, file, 0, 10, [first, name])
 
 
-def test_a_row_group_that_says_it_is_larger_than_packs_can_be_is_refused(
+def test_a_row_group_that_is_larger_than_packs_can_be_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "shard"
     with ShardWriter(path, "x") as writer:
         writer.write(made([[9] * 100]))
-    footer = open_shard(path).metadata
-    size = footer.row_group(0).total_byte_size
-    check_row_group_size(path, footer, 0, 900)
-    monkeypatch.setattr("packtool.shards.ROW_GROUP_TOKENS", 1)
-    monkeypatch.setattr("packtool.shards._READABLE_BYTES_PER_TOKEN", 1)
-    check_row_group_size(path, footer, 0, size)
-    with pytest.raises(BadData, match=f"row group 0 says it has {size:,} bytes"):
-        check_row_group_size(path, footer, 0, size - 1)
-    monkeypatch.setattr("packtool.shards._LONGEST_READABLE", size - 1)
+    layout = read_layout(path)
+    check_row_group(path, layout, 0, 900)
+    monkeypatch.setattr("packtool.shards.ROW_GROUP_TOKENS", 10)
+    check_row_group(path, layout, 0, 890)
+    with pytest.raises(BadData, match="row group 0: column input_ids says it has 900 values in pages of up to"):
+        check_row_group(path, layout, 0, 889)
+    monkeypatch.setattr("packtool.shards._LONGEST_READABLE", 889)
     with pytest.raises(BadData, match="pack again"):
-        check_row_group_size(path, footer, 0, 2**31 - 1)
+        check_row_group(path, layout, 0, 2**31 - 1)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_row_group_whose_pages_do_not_agree_with_the_footer_is_refused(tmp_path: Path, version: str) -> None:
+    # Sizes that say little of it: a run of one value takes a few bytes however long it is.
+    path = tmp_path / "shard"
+    pq.write_table(made([[3000], [3000]]).to_arrow(), path, data_page_version=version)
+    layout = read_layout(path)
+    check_row_group(path, layout, 0, 3000)
+    for column, change in ((0, -1), (3, -1), (3, 1)):
+        chunks = list(layout[0].chunks)
+        chunks[column] = chunks[column]._replace(values=chunks[column].values + change)
+        with pytest.raises(BadData, match="row group 0 is damaged: its pages have"):
+            check_row_group(path, [replace(layout[0], chunks=tuple(chunks))], 0, 3000)
+    with pytest.raises(BadData, match="row group 0 is damaged: column "):
+        check_row_group(path, [replace(layout[0], rows=3)], 0, 3000)
 
 
 def test_reading_a_shard_does_not_load_pandas(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -14,13 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packtool.errors import Refusal
+from packtool.parquet.footer import RowGroup, read_row_groups
+from packtool.parquet.pages import ChunkSize, chunk_size
 from packtool.readers.columns import batch_records, rows_at_once
-from packtool.readers.parquet_footer import RowGroup, row_groups
 from packtool.readers.units import Block, Record, Unit, changed, damaged, identity, opened, read_exactly
 from packtool.sources import Source
 
 _BLOCK = 1 << 20
-_TAIL = 8  # the length of the footer, and the mark that ends the file
+_HELD = 1 << 28
+"""About how many bytes of rows may be decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +120,10 @@ class ParquetReader:
         """The same, as many at a time as are decoded at once."""
         unit = self._unit
         row = 0
-        with _opened(unit.path, unit.size) as (file, _):
+        with _opened(unit.path, unit.size) as (file, _), opened(unit.path) as raw:
             groups = enumerate(unit.groups, unit.first)
-            for batch in chain.from_iterable(_batches(unit.path, file, *group, self._columns) for group in groups):
+            batches = (_batches(unit.path, file, raw, *group, self._columns) for group in groups)
+            for batch in chain.from_iterable(batches):
                 taken = batch.slice(0, self._rows - row)
                 yield Block(np.arange(row, row + taken.num_rows), list(batch_records(taken, self._columns)))
                 row += taken.num_rows
@@ -140,8 +144,8 @@ class ParquetReader:
                 if hashed >= self._rows:
                     break
                 hashed += group.rows
-                hasher.update(f"{group.rows} {[length for _, length in group.chunks]}\n".encode())
-                for start, length in group.chunks:
+                hasher.update(f"{group.rows} {[chunk.length for chunk in group.chunks]}\n".encode())
+                for start, length, _ in group.chunks:
                     for at in range(start, start + length, _BLOCK):
                         want = min(_BLOCK, start + length - at)
                         data = read_exactly(raw, at, want)
@@ -152,18 +156,17 @@ class ParquetReader:
 
 
 def _batches(
-    path: Path, file: pq.ParquetFile, number: int, group: RowGroup, wanted: Collection[str] | None
+    path: Path, file: pq.ParquetFile, raw: BinaryIO, number: int, group: RowGroup, wanted: Collection[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group, as many at a time as ``rows_at_once`` says."""
+    """The rows of a row group, as many at a time as ``_rows_at_once`` says."""
     columns = _selection(file.schema_arrow, wanted)
     seen = 0
+    try:
+        step = _rows_at_once(file.schema, raw, group, columns)
+    except ValueError as error:
+        raise damaged(path, f"Parquet, row group {number}", str(error)) from None
     with _faults_named(path, f"row group {number}"):
-        batches = file.iter_batches(
-            batch_size=rows_at_once(group.rows, group.decoded_bytes),
-            row_groups=[number],
-            columns=columns,
-            use_threads=False,
-        )
+        batches = file.iter_batches(batch_size=step, row_groups=[number], columns=columns, use_threads=False)
         for batch in batches:
             seen += batch.num_rows
             if seen > group.rows:
@@ -171,6 +174,69 @@ def _batches(
             yield batch
     if seen != group.rows:
         raise damaged(path, f"Parquet, row group {number}", f"it has not the {group.rows} rows that the footer names")
+
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column of values, perhaps inside lists and structs."""
+
+    path: str
+    width: int | None
+    """Bytes of a value; None: text."""
+    in_list: bool
+
+
+def _leaves(schema: pq.ParquetSchema, columns: list[str] | None) -> dict[int, _Leaf]:
+    """Those that pyarrow reads where it is asked for ``columns``, by their numbers."""
+    found = {}
+    for number in range(len(schema.names)):
+        leaf = schema.column(number)
+        if columns is None or any(f"{leaf.path}.".startswith(f"{name}.") for name in columns):
+            width = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(leaf.physical_type)
+            found[number] = _Leaf(leaf.path, width, leaf.max_repetition_level > 0)
+    return found
+
+
+def _rows_at_once(schema: pq.ParquetSchema, raw: BinaryIO, group: RowGroup, columns: list[str] | None) -> int:
+    """How many rows to decode in one step, so that they are few where they may be large.
+
+    Raises:
+        ValueError: the row group does not agree with itself, or what is decoded at once in it is too large.
+    """
+    if len(group.chunks) != len(schema.names):
+        raise ValueError(f"it has {len(group.chunks)} columns, and the schema {len(schema.names)}")
+    usual = most = most_of_row = 0
+    for number, leaf in _leaves(schema, columns).items():
+        chunk = group.chunks[number]
+        try:
+            size = chunk_size(partial(read_exactly, raw), chunk)
+            _check(size, leaf, group.rows)
+        except ValueError as error:
+            raise ValueError(f"column {leaf.path}: {error}") from None
+        usual += size.usual_text if leaf.width is None else size.values * leaf.width
+        most += size.values * _LEVELS + (size.most_text if leaf.width is None else size.values * leaf.width)
+        if not leaf.in_list:
+            most_of_row += size.longest_text if leaf.width is None else leaf.width
+    step = rows_at_once(group.rows, usual)
+    return step if most <= _HELD else max(1, min(step, _HELD // max(1, most_of_row)))
+
+
+_LEVELS = 4  # bytes a value, for its depth in lists and whether it is null
+
+
+def _check(size: ChunkSize, leaf: _Leaf, rows: int) -> None:
+    if leaf.in_list:
+        if size.values < rows:
+            raise ValueError(f"{size.values} values for {rows} rows")
+    elif size.values != rows:
+        raise ValueError(f"{size.values} values for {rows} rows")
+    if size.rows is not None and size.rows != rows:
+        raise ValueError(f"its pages have {size.rows} rows, and the footer says {rows}")
+    if size.largest_page > _HELD:
+        raise ValueError(f"a page of {size.largest_page:,} bytes; write it anew, with pages of at most {_HELD:,}")
 
 
 def _selection(schema: pa.Schema, columns: Collection[str] | None) -> list[str] | None:
@@ -182,11 +248,8 @@ def _selection(schema: pa.Schema, columns: Collection[str] | None) -> list[str] 
 
 
 def _row_groups(path: Path, raw: BinaryIO, size: int) -> list[RowGroup]:
-    end = size - _TAIL
-    length = int.from_bytes(read_exactly(raw, end, 4), "little")
-    footer = read_exactly(raw, end - length, length) if length <= end else b""
     try:
-        return row_groups(footer, end - length)
+        return read_row_groups(partial(read_exactly, raw), size)
     except ValueError as error:
         raise damaged(path, "Parquet, footer", str(error)) from None
 

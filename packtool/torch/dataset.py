@@ -22,11 +22,13 @@ from torch.utils.data import Dataset, get_worker_info
 from packtool.contract import IGNORED, PADDING_DOC
 from packtool.errors import BadData
 from packtool.manifest import Manifest, ShardEntry, listed_file, read_manifest
+from packtool.parquet.footer import RowGroup
 from packtool.shards import (
-    check_row_group_size,
+    check_row_group,
     check_schema,
     open_shard,
     read_columns,
+    read_layout,
     read_sums,
 )
 
@@ -73,6 +75,14 @@ class _RowGroup:
             "seq_lengths": _tensor(self.seq_lengths[segments]),
             "doc_ids": _tensor(self.doc_ids[segments]),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """That of a shard, as pyarrow reads it and as it is checked."""
+
+    metadata: pq.FileMetaData
+    layout: list[RowGroup]
 
 
 class PackedDataset(Dataset[Pack]):
@@ -172,34 +182,33 @@ class PackedDataset(Dataset[Pack]):
 
     def _open_caches(self) -> None:
         self._read: Callable[[int, int], _RowGroup] = lru_cache(CACHED_ROW_GROUPS)(self._read_group)
-        self._footer: Callable[[int], pq.FileMetaData] = lru_cache(CACHED_ROW_GROUPS)(self._read_footer)
+        self._footer: Callable[[int], _Footer] = lru_cache(CACHED_ROW_GROUPS)(self._read_footer)
 
     def _firsts_of(self, shard: int) -> list[int]:
         """The first row of each row group of a shard, and the number of its rows."""
         if shard not in self._group_firsts:
-            footer = self._footer(shard)
-            counts = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+            counts = [group.rows for group in self._footer(shard).layout]
             self._group_firsts[shard] = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
         return self._group_firsts[shard]
 
-    def _read_footer(self, shard: int) -> pq.FileMetaData:
+    def _read_footer(self, shard: int) -> "_Footer":
         entry = self.manifest.shards[shard]
         path = self.path / entry.name
         with open_shard(path) as file:
             check_schema(path, file.schema_arrow)
-            footer = file.metadata
-        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        for rows in (footer.num_rows, sum(group.num_rows for group in groups)):
+            metadata = file.metadata
+        layout = read_layout(path)
+        for rows in (metadata.num_rows, sum(group.rows for group in layout)):
             if rows != entry.packs:
                 raise BadData(_other_packs(path, rows, entry.packs))
-        for number in range(len(groups)):
-            check_row_group_size(path, footer, number, self.max_length)
-        return footer
+        return _Footer(metadata, layout)
 
     def _read_group(self, shard: int, group: int) -> _RowGroup:
         path = self.path / self.manifest.shards[shard].name
         first, last = self._firsts_of(shard)[group : group + 2]
-        with open_shard(path, self._footer(shard)) as file:
+        footer = self._footer(shard)
+        check_row_group(path, footer.layout, group, self.max_length)
+        with open_shard(path, footer.metadata) as file:
             # Workers are processes side by side already, so they leave the other cores to each other, as torch does.
             flat, counts = read_columns(path, file, group, first, _COLUMNS, use_threads=get_worker_info() is None)
         lengths, pack_tokens, pack_segments = flat["seq_lengths"], counts["input_ids"], counts["seq_lengths"]

@@ -18,9 +18,10 @@ from packtool.shards import (
     Int64s,
     PackBatch,
     PackSums,
-    check_row_group_size,
+    check_row_group,
     check_schema,
     open_shard,
+    read_layout,
     read_row_group,
     read_sums,
     row_group_packs,
@@ -155,6 +156,7 @@ def _row_groups(
             sums = read_sums(path)
         except BadData as error:
             findings["conservation"].fault(str(error))
+    layout = read_layout(path)
     digest = hashlib.sha256()
     whole = True
     row = 0
@@ -164,9 +166,7 @@ def _row_groups(
         if wrong:
             schema.fault(f"{entry.name}: row group {group}: {wrong}")
         try:
-            # The counts of values would say more, but pyarrow ends the process when it is asked for them in a
-            # damaged footer.
-            check_row_group_size(path, file.metadata, group, manifest.max_length)
+            check_row_group(path, layout, group, manifest.max_length)
             batch = read_row_group(path, file, group, first + row)
             if batch.packs != rows:
                 raise BadData(f"{path}: row group {group} says it has {rows} packs and has {batch.packs}")

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtool.errors import BadData, Refusal
-from packtool.readers import Unit, column_types, cut_units, head, limit_units, open_unit
+from packtool.readers import Unit, column_types, cut_units, head, limit_units, open_unit, parquet
+from packtool.readers.columns import batch_records
 from packtool.sources import Compression, Kind, Source
 
 TABLE = pa.table(
@@ -213,3 +215,79 @@ def test_any_damage_ends_in_rows_or_in_an_error_that_names_the_file(
         message = str(error)
     assert "f.parquet" in message
     assert message.isprintable()
+
+
+def test_a_footer_and_pages_that_disagree_are_damage(tmp_path: Path) -> None:
+    # One count fewer, wherever it stands, would leave rows or tokens out without a word.
+    table = pa.table(
+        {
+            "number": pa.array(range(777), pa.int32()),
+            "ids": pa.array([[row, 1, 2, 3] for row in range(777)], pa.list_(pa.int32())),
+        }
+    )
+    ids: list[list[int]] = []
+    for version in ("1.0", "2.0"):
+        source = write(
+            tmp_path / f"{version}.parquet",
+            table,
+            row_group_size=1000,
+            data_page_version=version,
+            compression="none",
+            store_schema=False,
+        )
+        data = source.path.read_bytes()
+        refused = {b"\x92\x0c": 0, b"\xc8\x30": 0}  # Thrift's 777 and 3,108
+        for count, fewer in ((b"\x92\x0c", b"\x88\x06"), (b"\x92\x0c", b"\x90\x0c"), (b"\xc8\x30", b"\xc6\x30")):
+            for place in range(len(data)):
+                if not data.startswith((b"\x15" + count, b"\x16" + count), place):
+                    continue
+                source.path.write_bytes(data[: place + 1] + fewer + data[place + 3 :])
+                message = ""
+                try:
+                    records = [record for unit in units_of(source) for _, record in open_unit(unit).records()]
+                    ids = [list(record["ids"]) for record in records if isinstance(record, dict)]
+                except BadData as error:
+                    message = str(error)
+                    refused[count] += 1
+                assert ids == table["ids"].to_pylist() or "parquet: damaged Parquet, " in message
+                ids = []
+        assert refused[b"\x92\x0c"] >= 6  # of the file, its row group, the chunk and the page, twice
+        assert refused[b"\xc8\x30"] >= 2
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_few_rows_are_decoded_at_once_where_a_few_bytes_stand_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(parquet, "_HELD", 1_000_000)
+    text, word = "x" * 300_000, pa.dictionary(pa.int32(), pa.string())
+    table = pa.table(
+        {
+            "text": pa.array([text] * rows, word),
+            "input_ids": pa.array([np.full(3_000_000, 7, np.int32)] * rows, pa.list_(pa.int32())),
+        }
+    )
+    source = write(tmp_path / "a.parquet", table, compression="zstd")
+    assert source.path.stat().st_size < 20_000
+    held: list[int] = []
+
+    def counted(batch: pa.RecordBatch, columns: Any) -> Any:
+        held.append(batch.num_rows)
+        return batch_records(batch, columns)
+
+    monkeypatch.setattr(parquet, "batch_records", counted)
+    for column, most in (("text", 3), ("input_ids", 1)):
+        held.clear()
+        [unit] = units_of(source)
+        assert sum(1 for _ in open_unit(unit, [column]).records()) == rows
+        assert max(held) <= most
+
+
+def test_a_page_that_no_reader_should_hold_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "a.parquet", pa.table({"text": ["x" * 3000]}), compression="zstd")
+    monkeypatch.setattr(parquet, "_HELD", 2999)
+    [unit] = units_of(source)
+    with pytest.raises(
+        BadData, match=r"a\.parquet: damaged Parquet, row group 0: column text: a page of 3,0\d\d bytes"
+    ):
+        list(open_unit(unit).records())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtool.readers.parquet_footer import RowGroup, row_groups
+from packtool.parquet.footer import RowGroup, row_groups
 
 TABLE = pa.table(
     {
@@ -51,9 +51,10 @@ def test_row_groups_are_those_that_pyarrow_names(tmp_path: Path, options: dict[s
         columns = [expected.column(column) for column in range(expected.num_columns)]
         assert (group.rows, group.decoded_bytes) == (expected.num_rows, expected.total_byte_size)
         assert group.stored_bytes == sum(column.total_compressed_size for column in columns)
-        for (start, length), column in zip(group.chunks, columns, strict=True):
+        for (start, length, values), column in zip(group.chunks, columns, strict=True):
             assert start == (column.dictionary_page_offset or column.data_page_offset)
             assert length == column.total_compressed_size
+            assert values == column.num_values
 
 
 @given(data=st.binary(max_size=200))
@@ -63,15 +64,15 @@ def test_any_bytes_are_row_groups_inside_the_file_or_a_value_error(data: bytes) 
     except ValueError:
         groups = []
     assert all(isinstance(group, RowGroup) for group in groups)
-    assert all(start + length <= 1000 for group in groups for start, length in group.chunks)
+    assert all(start + length <= 1000 for group in groups for start, length, _ in group.chunks)
 
 
 def test_a_row_group_outside_the_file_is_refused(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=100)
-    footer, before = footer_of(tmp_path / "a.parquet")
-    assert len(row_groups(footer, before)) == 3
+    raw, before = footer_of(tmp_path / "a.parquet")
+    assert len(row_groups(raw, before)) == 3
     with pytest.raises(ValueError, match="row group 2 does not lie inside the file"):
-        row_groups(footer, before - 10)
+        row_groups(raw, before - 10)
 
 
 def number(value: int) -> bytes:
@@ -83,23 +84,33 @@ def number(value: int) -> bytes:
     return written + bytes([zigzag])
 
 
+def footer(rows: int, *groups: bytes) -> bytes:
+    """A footer of row groups, fewer than 15."""
+    return b"\x36" + number(rows) + b"\x19" + bytes([len(groups) << 4 | 12]) + b"".join(groups) + b"\x00"
+
+
 def group(start: int, length: int, rows: int) -> bytes:
     """A row group of one column."""
-    place = b"\x76" + number(length) + b"\x26" + number(start) + b"\x00"
+    place = b"\x56" + number(rows) + b"\x26" + number(length) + b"\x26" + number(start) + b"\x00"
     return b"\x19\x1c\x3c" + place + b"\x00" + b"\x16" + number(0) + b"\x16" + number(rows) + b"\x00"
 
 
 def test_row_groups_that_overlap_are_refused() -> None:
     # a small file could make endless work with them
-    apart = b"\x49\x2c" + group(4, 400, 7) + group(404, 500, 9) + b"\x00"
-    assert row_groups(apart, 1000) == [RowGroup(7, 0, ((4, 400),)), RowGroup(9, 0, ((404, 500),))]
-    over = b"\x49\x2c" + group(4, 600, 7) + group(4, 600, 9) + b"\x00"
+    apart = footer(16, group(4, 400, 7), group(404, 500, 9))
+    assert row_groups(apart, 1000) == [RowGroup(7, 0, ((4, 400, 7),)), RowGroup(9, 0, ((404, 500, 9),))]
+    over = footer(16, group(4, 600, 7), group(4, 600, 9))
     with pytest.raises(ValueError, match="overlap"):
         row_groups(over, 1000)
 
 
+def test_row_groups_have_as_many_rows_as_the_file() -> None:
+    with pytest.raises(ValueError, match="the row groups have 16 rows together, and the file says 17"):
+        row_groups(footer(17, group(4, 400, 7), group(404, 500, 9)), 1000)
+
+
 @pytest.mark.parametrize(
-    "footer",
+    "damage",
     [
         b"",
         b"\x19",  # a field, and no value
@@ -111,6 +122,6 @@ def test_row_groups_that_overlap_are_refused() -> None:
         b"\x49\xfc\xff\xff\xff\xff\xff\xff\xff\x7f",  # more row groups than the bytes can hold
     ],
 )
-def test_damage_is_a_value_error(footer: bytes) -> None:
+def test_damage_is_a_value_error(damage: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        row_groups(footer, 1000)
+        row_groups(damage, 1000)

@@ -1,0 +1,144 @@
+"""The headers of a column chunk's pages become how much the chunk takes once it is decoded, at most.
+
+The footer's sizes are those of encoded values, and a thousand of these can stand for a gigabyte. pyarrow decodes what
+the headers of the pages say, whatever the footer says, so they are what bounds it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from packtool.parquet.footer import ColumnChunk
+from packtool.parquet.thrift import I32, STRUCT, Thrift
+
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3  # types of pages
+_HEADER_FIELDS = {5: _DATA, 7: _DICTIONARY, 8: _DATA_V2}
+_PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8  # encodings
+_HEADER = 128  # bytes, of most of them
+_LONGEST_HEADER = 1 << 24  # as pyarrow has it; statistics are in them
+_DECODED, _STORED = 2, 3  # uncompressed_page_size, compressed_page_size
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSize:
+    """What the headers of a column chunk's pages say."""
+
+    values: int
+    """Nulls and empty lists counted."""
+    rows: int | None
+    """None where a page says nothing of its rows: those of the first version do not."""
+    page_bytes: int
+    """Of all data pages, without compression, encoded."""
+    largest_page: int
+    """The most bytes in one, that of the dictionary included."""
+    usual_text: int
+    """Of a column of texts: about how many bytes they have."""
+    most_text: int
+    """The most they can have."""
+    longest_text: int
+    """The most that one of them can have."""
+
+
+def chunk_size(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> ChunkSize:
+    """Read the headers of a chunk's pages; nothing is decoded.
+
+    Args:
+        read: gives so many bytes of the file from a place, or fewer where it ends.
+        chunk: from the footer.
+
+    Raises:
+        ValueError: they are damaged, or do not agree with the footer.
+    """
+    values = page_bytes = largest = usual_text = most_text = longest_text = 0
+    rows: int | None = 0
+    dictionary = _Page(_DICTIONARY, 0, None, 0, 0)
+    for page in _pages(read, chunk):
+        largest = max(largest, page.decoded)
+        if page.kind == _DICTIONARY:
+            dictionary = page
+            continue
+        values += page.values
+        page_bytes += page.decoded
+        rows = None if rows is None or page.rows is None else rows + page.rows
+        # Of a dictionary's entries one may have all the bytes but the four before each, and be the only one in use.
+        usual = most = longest = page.decoded
+        if page.encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
+            longest = max(0, dictionary.decoded - 4 * dictionary.values)
+            usual, most = page.values * longest // max(1, dictionary.values), page.values * longest
+        elif page.encoding == _DELTA_BYTE_ARRAY:  # each may begin as the one before
+            most = page.values * longest
+        usual_text += usual
+        most_text += most
+        longest_text = max(longest_text, longest)
+    if values != chunk.values:
+        raise ValueError(f"its pages have {values} values, and the footer says {chunk.values}")
+    return ChunkSize(values, rows, page_bytes, largest, usual_text, most_text, longest_text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    kind: int
+    values: int
+    rows: int | None
+    encoding: int
+    decoded: int
+
+
+def _pages(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> Iterator[_Page]:
+    at, end = chunk.start, chunk.start + chunk.length
+    while at < end:
+        page, length = _header(read, at, end)
+        at += length
+        if page is not None:
+            yield page
+    if at > end:
+        raise ValueError("a page reaches past its end")
+
+
+def _header(read: Callable[[int, int], bytes], at: int, end: int) -> tuple[_Page | None, int]:
+    """The page whose header is at a place, None for one without values; and how long it is with its header."""
+    wanted = _HEADER
+    while True:
+        try:
+            return _parsed(read(at, min(wanted, end - at)))
+        except IndexError:
+            if wanted >= min(end - at, _LONGEST_HEADER):
+                raise ValueError("the header of a page ends early") from None
+        wanted *= 16
+
+
+def _parsed(header: bytes) -> tuple[_Page | None, int]:
+    thrift = Thrift(header)
+    numbers = {1: -1, _DECODED: -1, _STORED: -1}
+    inner: dict[int, dict[int, int]] = {}
+    try:
+        for field, kind in thrift.fields():
+            if field in numbers and kind == I32:
+                numbers[field] = thrift.integer()
+            elif field in _HEADER_FIELDS and kind == STRUCT:
+                inner[_HEADER_FIELDS[field]] = _integers(thrift)
+            else:
+                thrift.skip(kind)
+    except RecursionError:
+        raise ValueError("the header of a page is nested too deeply") from None
+    kind, decoded, stored = numbers.values()
+    if decoded < 0 or stored < 0:
+        raise ValueError("a page has no size")
+    if kind not in (_DATA, _DICTIONARY, _DATA_V2):
+        return None, thrift.at + stored
+    fields = inner.get(kind, {})
+    values = fields.get(1, -1)
+    rows = fields.get(3, -1) if kind == _DATA_V2 else None
+    if values < 0 or (rows is not None and rows < 0):
+        raise ValueError("a page does not say how many values it has")
+    encoding = fields.get(4 if kind == _DATA_V2 else 2, -1)
+    return _Page(kind, values, rows, encoding, decoded), thrift.at + stored
+
+
+def _integers(thrift: Thrift) -> dict[int, int]:
+    found = {}
+    for field, kind in thrift.fields():
+        if kind == I32:
+            found[field] = thrift.integer()
+        else:
+            thrift.skip(kind)
+    return found
