@@ -109,10 +109,26 @@ def progress(quiet: bool) -> Iterator[Listener]:
     if quiet:
         yield _forgiving(lambda event: _warn(shown, event))
     elif shown.is_terminal:
-        with _bars(shown) as bars:
+        with _own_way(shown), _bars(shown) as bars:
             yield _forgiving(_BarListener(shown, bars))
     else:
         yield _forgiving(_LineListener(shown))
+
+
+@contextmanager
+def _own_way(shown: Console) -> Iterator[None]:
+    """Let a console write to the terminal itself, for bars that move while standard error leads elsewhere."""
+    try:
+        file = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
+    except (OSError, ValueError, AttributeError):
+        yield  # none that the system knows
+        return
+    with file:
+        shown.file = file
+        try:
+            yield
+        finally:
+            shown.file = sys.stderr
 
 
 def _forgiving(listener: Listener) -> Listener:

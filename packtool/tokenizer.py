@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,6 +23,7 @@ from packtool.config import AddToken
 from packtool.errors import Misuse, one_line
 from packtool.files import naming, sha256_of
 from packtool.growth import MOST_GROWTH, text_growth
+from packtool.panics import is_panic, unseen_panics
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -33,6 +33,8 @@ KEPT_FILES = (TOKENIZER_FILE, CONFIG_FILE, SPECIAL_FILE, TEMPLATE_FILE)
 """What is copied into a dataset: enough to decode it and to load the tokenizer in transformers."""
 
 _PROBES = ("a", "the 1 quick", "\n ")
+_PANIC_PROBES = ("", "aaa", "xaax", "\U0001f600a\u00e9", "\n", " ", "  x", "1", ".", "a" * 50)
+"""Texts on which a step that matches nothing, or endlessly, has made the library panic."""
 _OWN_PROBES = 256
 """Tokens of the vocabulary that are tried as texts where it cannot encode ``_PROBES``."""
 
@@ -141,7 +143,7 @@ def find_tokenizer(name: str) -> TokenizerFiles:
 
 
 def load(files: TokenizerFiles) -> Tokenizer:
-    """Load a tokenizer with embedded truncation, padding and dropout (random merges) switched off.
+    """Load a tokenizer without embedded truncation, padding and dropout (random merges).
 
     Raises:
         Misuse: tokenizer.json is damaged, of a kind this version of ``tokenizers`` does not know, has ids that are no
@@ -149,22 +151,22 @@ def load(files: TokenizerFiles) -> Tokenizer:
     """
     with naming(files.path):
         raw = files.path.read_bytes()  # what the system has against it is no fault of its content
+    raw = _to_be_loaded(files.path, raw)
     _refuse_what_crashes(files.path, raw)
-    _refuse_what_is_too_large(files.path, raw)
     try:
-        with silent_panics():
-            tokenizer = Tokenizer.from_file(str(files.path))
+        with unseen_panics():
+            tokenizer = Tokenizer.from_buffer(raw)
             _try_out(tokenizer)
     except BaseException as error:
-        # The library raises plain Exception for whatever is wrong with the file; a panic of Rust is none.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        # The library raises plain Exception for whatever is wrong with the file.
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
-        raise Misuse(f"{files.path}: not a tokenizer this version can load: {one_line(error)}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if getattr(tokenizer.model, "dropout", None):
-        tokenizer.model.dropout = None
+        raise _not_loadable(files.path, error) from None
     return tokenizer
+
+
+def _not_loadable(path: Path, error: BaseException) -> Misuse:
+    return Misuse(f"{path}: not a tokenizer this version can load: {one_line(error)}")
 
 
 _CAN_CRASH = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
@@ -180,21 +182,25 @@ def _refuse_what_crashes(path: Path, raw: bytes) -> None:
     """
     if _CAN_CRASH.search(raw) is None:
         return
-    load = "import sys; from tokenizers import Tokenizer; Tokenizer.from_file(sys.argv[1]).encode('a b')"
+    load = "import sys; from tokenizers import Tokenizer; Tokenizer.from_buffer(sys.stdin.buffer.read()).encode('a b')"
     try:
-        tried = subprocess.run([sys.executable, "-I", "-c", load, path], capture_output=True, check=False)
+        tried = subprocess.run([sys.executable, "-I", "-c", load], input=raw, capture_output=True, check=False)
     except OSError:
         return  # no such process can be had, as where Python is part of another program
     if tried.returncode < 0:
         raise Misuse(f"{path}: damaged: the tokenizers library crashes on it")
 
 
-def _refuse_what_is_too_large(path: Path, raw: bytes) -> None:
-    """Refuse ids that are no int32, and steps that blow a text up, which the library may do while it loads them."""
+def _to_be_loaded(path: Path, raw: bytes) -> bytes:
+    """The JSON without what is switched off, which the library would obey, or refuse, while it loads the rest.
+
+    Raises:
+        Misuse: it is no JSON, has ids that are no int32, or steps that blow a text up.
+    """
     try:
         facts = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return  # the library says what is wrong with it
+    except orjson.JSONDecodeError as error:
+        raise _not_loadable(path, error) from None
     if (growth := text_growth(facts)) > MOST_GROWTH:
         raise Misuse(
             f"{path}: its steps can make a text {growth:,.0f} times longer or more, and {MOST_GROWTH} times is the "
@@ -202,6 +208,26 @@ def _refuse_what_is_too_large(path: Path, raw: bytes) -> None:
         )
     if (largest := _largest_id(facts)) > _INT32_MAX:
         raise Misuse(f"{path}: the id {largest} is above {_INT32_MAX}, the largest that fits a dataset (int32)")
+    return orjson.dumps(facts) if switch_off(facts) else raw
+
+
+def switch_off(facts: Any) -> bool:
+    """Take out of a parsed tokenizer.json what would cut texts, fill them up or merge at random.
+
+    Args:
+        facts: changed in place; what is not as it should be is left for the library to refuse.
+
+    Returns:
+        whether there was any of it.
+    """
+    found = False
+    model = facts.get("model") if isinstance(facts, dict) else None
+    for part, names in ((facts, ("truncation", "padding")), (model, ("dropout",))):
+        for name in names:
+            if isinstance(part, dict) and part.get(name) is not None:
+                part[name] = None
+                found = True
+    return found
 
 
 _INT32_MAX = 2**31 - 1
@@ -217,30 +243,12 @@ def _largest_id(facts: Any) -> int:
 
 
 def _try_out(tokenizer: Tokenizer) -> None:
-    """Let a tokenizer panic now, if it is one that does: while nobody sees Rust's account of it."""
-    try:
-        tokenizer.encode("".join(_PROBES) + "\u00e9\ufb01", add_special_tokens=False)
-    except Exception:
-        return  # no token for what is not in its vocabulary: that is said where such a text is met
-
-
-@contextmanager
-def silent_panics() -> Iterator[None]:
-    """Let a panic of Rust write no traceback to standard error: its words are in the exception."""
-    try:
-        kept = os.dup(2)
-    except OSError:
-        kept = -1  # there is none
-    if kept < 0:
-        yield
-        return
-    try:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    """Let a tokenizer panic now, if it is one that does."""
+    for text in (*_PROBES, "".join(_PROBES) + "\u00e9\ufb01", *_PANIC_PROBES):
+        try:
+            tokenizer.encode(text, add_special_tokens=False)
+        except Exception:
+            continue  # no token for what is not in its vocabulary: that is said where such a text is met
 
 
 def part_kinds(part: Any) -> set[str]:
@@ -524,6 +532,11 @@ def _bos(
     prefix, _ = _added_by_post_processor(files, tokenizer)
     bos = _special(tokenizer, "bos_token", None, "", config, special)
     if prefix:
+        if unknown := [id for id in prefix if tokenizer.id_to_token(id) is None]:
+            raise Misuse(
+                f"{files.path}: its post-processor puts the id {unknown[0]} first, which is not in the vocabulary; "
+                "mend the file, or pack without it: --bos no"
+            )
         names = " ".join(str(tokenizer.id_to_token(id)) for id in prefix)
         if mode is AddToken.AUTO:
             _refuse_contradiction(files, config, names, bos if prefix != (bos.id,) else NO_TOKEN)
@@ -567,6 +580,16 @@ def _added_by_post_processor(files: TokenizerFiles, tokenizer: Tokenizer) -> tup
     """
     if tokenizer.post_processor is None:
         return (), ()
+    try:
+        with unseen_panics():
+            return _added_to_all(files, tokenizer)
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise _not_loadable(files.path, error) from None
+
+
+def _added_to_all(files: TokenizerFiles, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     found: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for probe, bare in _probes(tokenizer):
         full = tokenizer.encode(probe)

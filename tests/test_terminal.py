@@ -11,6 +11,7 @@ import pytest
 from packtool import terminal
 from packtool.cli import _exit_code
 from packtool.manifest import read_manifest
+from packtool.panics import unseen_panics
 from packtool.terminal import _Console
 from tests import chats, runs
 
@@ -40,6 +41,15 @@ def packed(folder: Path, capfd: pytest.CaptureFixture[str], records: list[dict[s
     arguments = ["pack", str(source), "-o", str(folder / "out"), "-t", str(runs.TOKENIZER), "--workers", "1", *options]
     assert _exit_code(arguments) == 0
     return capfd.readouterr().out
+
+
+def test_bars_move_while_standard_error_leads_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
+    shown = terminal.console(error=True)
+    with terminal._own_way(shown), unseen_panics():
+        shown.print("moving")
+        assert capfd.readouterr().err == "moving\n"
+    shown.print("after")
+    assert capfd.readouterr().err == "after\n"
 
 
 def test_a_small_loss_is_a_labelled_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

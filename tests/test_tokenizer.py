@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from packtool.config import AddToken
 from packtool.errors import Misuse
@@ -232,6 +232,65 @@ def test_embedded_truncation_and_padding_are_off(tmp_path: Path) -> None:
     assert len(loaded.encode("a").ids) == 1
 
 
+def changed(folder: Path, **parts: Any) -> TokenizerFiles:
+    """A byte-level tokenizer of which some parts of the file are these."""
+    files = made(folder)
+    files.path.write_text(json.dumps({**json.loads(files.path.read_bytes()), **parts}))
+    return files
+
+
+def padding(strategy: Any) -> dict[str, Any]:
+    names = ("pad_to_multiple_of", "pad_id", "pad_type_id", "pad_token")
+    return {"strategy": strategy, "direction": "Right", **dict(zip(names, (None, 0, 0, "<pad>"), strict=True))}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"padding": padding({"Fixed": 1 << 60})},
+        {"padding": {**padding("BatchLongest"), "pad_to_multiple_of": 1 << 60}},
+        {"padding": {"strategy": "Unheard"}},
+        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 4}},
+        {"truncation": "unheard"},
+    ],
+)
+def test_what_is_switched_off_is_not_even_looked_at(parts: dict[str, Any], tmp_path: Path) -> None:
+    loaded = load(changed(tmp_path, **parts))
+    assert len(loaded.encode("abcdefgh").ids) == 8
+    assert (loaded.truncation, loaded.padding) == (None, None)
+
+
+def test_a_file_that_crashes_the_library_is_tried_without_what_is_switched_off(tmp_path: Path) -> None:
+    files = changed(tmp_path, padding=padding({"Fixed": 1 << 60}))
+    values = json.loads(files.path.read_bytes())
+    values["model"]["continuing_subword_prefix"] = "##"
+    files.path.write_text(json.dumps(values))
+    assert len(load(files).encode("a").ids) == 1
+
+
+def replacing(pattern: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": "b"}
+
+
+@pytest.mark.parametrize("pattern", ["a*", "x*", "^", r"\b", "a*?", "|a", r"\G", "(?=a)"])
+def test_an_expression_that_matches_nothing_is_refused_as_it_is_loaded(
+    pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Misuse, match="not a tokenizer this version can load: index out of bounds"):
+        load(changed(tmp_path, normalizer=replacing(pattern)))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_panic_while_the_post_processor_is_asked_is_misuse(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = made(tmp_path, "<s> $A")
+    tokenizer = load(files)
+    tokenizer.normalizer = normalizers.Replace(Regex("^"), "b")
+    options: dict[str, Any] = {"adds_tokens": True, "bos": AUTO, "eos": AUTO, "eos_token": None, "pad_token": None}
+    with pytest.raises(Misuse, match=r"tokenizer\.json: not a tokenizer this version can load: index out of bounds"):
+        settle_special_tokens(files, tokenizer, **options)
+    assert capfd.readouterr().err == ""
+
+
 def test_merges_are_not_left_to_chance(tmp_path: Path) -> None:
     tokenizer = byte_level(("a", "b"), ("ab", "ab"))
     tokenizer.model.dropout = 0.5
@@ -303,6 +362,36 @@ def test_a_post_processor_that_adds_what_the_text_holds_is_not_misread(tmp_path:
 def test_a_tokenizer_of_few_words_is_asked_in_its_own(tmp_path: Path) -> None:
     tokenizer = around(words("猫", "犬", unknown=False), "<s> $A")
     assert settle(save(tokenizer, tmp_path, CONFIG)).bos_ids == (0,)
+
+
+@pytest.mark.parametrize("id", [1000, 2**31 - 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("kind", ["template", "bert", "roberta", "sequence"])
+def test_an_id_that_is_not_in_the_vocabulary_is_put_before_no_text(kind: str, id: int, tmp_path: Path) -> None:
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [0, id], "tokens": ["<s>", "<s>"]}},
+    }
+    ends = {"sep": ["</s>", 1], "cls": ["<s>", id]}
+    kinds = {
+        "template": template,
+        "bert": {"type": "BertProcessing", **ends},
+        "roberta": {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": False},
+        "sequence": {"type": "Sequence", "processors": [template]},
+    }
+    files = changed(tmp_path, post_processor=kinds[kind])
+    for bos in (AUTO, YES):
+        told = refusal(files, bos=bos)
+        assert str(files.path) in told
+        assert f"puts the id {id} first, which is not in the vocabulary" in told
+    assert settle(files, bos=NO).bos_ids == ()
+
+
+def test_an_id_in_a_hole_of_the_vocabulary_is_put_before_no_text(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "<unk>": 9}, unk_token="<unk>"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 5)])
+    assert "puts the id 5 first" in refusal(save(tokenizer, tmp_path, CONFIG))
 
 
 @pytest.mark.parametrize(("single", "says"), [("<s> $A", False), (None, True)])

@@ -21,6 +21,8 @@ Bytes = NDArray[np.uint8]
 
 _NO_BYTES = b"\xff"
 """Stands for a token whose bytes are not known: no text has it, so no text with the token passes."""
+_MOST_HOLES = 1 << 22
+"""Ids below the largest that no entry has."""
 _SPLITTERS = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})
 """Pre-tokenizers that cut a text and change none of its characters, or map its bytes to the alphabet."""
 
@@ -59,6 +61,8 @@ class TokenBytes:
         added = tokenizer.get_added_tokens_decoder()
         ids = np.fromiter(entries.values(), np.int64, len(entries))
         size = 1 + max([*added, int(ids.max(initial=0))])
+        if size > len(entries) + len(added) + _MOST_HOLES:
+            return None  # what follows takes memory for each
         if (np.bincount(ids, minlength=size) > 1).any():
             return None  # one id for two entries
         values, stops, lengths = _bytes_of(list(entries))

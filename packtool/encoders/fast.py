@@ -10,7 +10,8 @@ import orjson
 
 from packtool.encoders.flat_ids import FlatIds
 from packtool.errors import one_line
-from packtool.tokenizer import TokenizerFiles
+from packtool.panics import unseen_panics
+from packtool.tokenizer import TokenizerFiles, switch_off
 
 _LIBRARY = "fastokens"
 _Result = TypeVar("_Result")
@@ -74,11 +75,9 @@ def _load(files: TokenizerFiles, on_loading: Callable[[], object]) -> Any:
     import fastokens
 
     facts = orjson.loads(files.path.read_bytes())
-    for switched_off in ("truncation", "padding", "post_processor"):
-        facts[switched_off] = None
+    switch_off(facts)
+    facts["post_processor"] = None
     model = facts["model"]
-    if model.get("dropout"):
-        model["dropout"] = None
     merges = model.get("merges") or ()
     if all(isinstance(merge, list) and len(merge) == 2 and " " not in merge[0] + merge[1] for merge in merges):
         # The older form, which is read in three quarters of the time.
@@ -94,7 +93,8 @@ def _guarded(work: Callable[[], _Result], told: Callable[[BaseException], Except
     A panic of a native library is no ``Exception``.
     """
     try:
-        return work()
+        with unseen_panics():
+            return work()
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
     except BaseException as error:

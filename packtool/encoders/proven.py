@@ -6,7 +6,8 @@ from threading import Event
 from packtool.encoders.fast import FastEncoder, Unfit
 from packtool.encoders.proof import Proof
 from packtool.encoders.reference import Reference
-from packtool.tokenizer import TokenizerFiles, silent_panics
+from packtool.panics import unseen_panics
+from packtool.tokenizer import TokenizerFiles
 
 
 class Encoders:
@@ -43,7 +44,7 @@ def load_encoders(files: TokenizerFiles, *, fast: bool) -> Encoders:
     _ready.clear()
     if not fast:
         return Encoders(Reference(files))
-    with silent_panics(), ThreadPoolExecutor(1) as beside:
+    with unseen_panics(), ThreadPoolExecutor(1) as beside:
         # tokenizers keeps Python's lock while it loads, so it must not be first.
         begun = Event()
         loading = beside.submit(_fast_encoder, files, begun)

@@ -6,6 +6,7 @@ from tokenizers import Encoding, Tokenizer
 
 from packtool.encoders.flat_ids import FlatIds
 from packtool.errors import BadData, one_line
+from packtool.panics import is_panic, unseen_panics
 from packtool.tokenizer import TokenizerFiles, load, without_post_processor
 
 _handed_on: list[tuple[str, Tokenizer]] = []
@@ -65,9 +66,10 @@ class Reference:
 
     def _encoded(self, encode: Callable[..., list[Encoding]], texts: Sequence[str]) -> list[Encoding]:
         try:
-            return encode(texts, add_special_tokens=False)
+            with unseen_panics():
+                return encode(texts, add_special_tokens=False)
         except BaseException as error:
-            # The library raises plain Exception for whatever the model cannot do; a panic of Rust is none.
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            # The library raises plain Exception for whatever the model cannot do.
+            if not isinstance(error, Exception) and not is_panic(error):
                 raise
             raise BadData(f"{self.path}: cannot encode the texts: {one_line(error)}") from None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from packtool.encoders.byte_spans import TokenBytes, character_places
 from packtool.encoders.flat_ids import FlatIds
@@ -120,6 +120,14 @@ def unmapped() -> Tokenizer:
 @pytest.mark.parametrize("make", [lowercasing, unmapped, KINDS["byte_fallback"], KINDS["metaspace"]])
 def test_no_spans_are_claimed_for_tokenizers_that_change_characters(make: type[Tokenizer]) -> None:
     assert TokenBytes.of(make()) is None
+
+
+def test_ids_far_apart_take_no_memory() -> None:
+    tokenizer = byte_level()
+    far = {**tokenizer.get_vocab(with_added_tokens=False), "far": 2**31 - 1}
+    assert TokenBytes.of(Tokenizer(models.BPE(far, []))) is None
+    tokenizer.model = models.BPE({**far, "far": 2**20}, [])
+    assert TokenBytes.of(tokenizer) is not None
 
 
 @given(st.lists(texts, max_size=4))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex, normalizers
 
 from packtool.encoders.reference import Reference, forget_handed_on, hand_on
 from packtool.errors import BadData
@@ -29,6 +30,16 @@ def test_what_it_cannot_encode_is_told_in_one_line(tmp_path: Path) -> None:
     for encode in (reference.encode, reference.encode_with_offsets):
         with pytest.raises(BadData, match=r"tokenizer\.json: cannot encode the texts: .*UNK"):
             encode(["a", "b"])
+
+
+def test_a_panic_is_told_in_one_line_and_by_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.Replace(Regex("(?=q)"), "b")
+    reference = Reference(save(tokenizer, tmp_path))
+    for encode in (reference.encode, reference.encode_with_offsets):
+        with pytest.raises(BadData, match=r"tokenizer\.json: cannot encode the texts: index out of bounds"):
+            encode(["a", "q"])
+    assert capfd.readouterr().err == ""
 
 
 def test_a_tokenizer_that_was_loaded_is_taken_over_once_and_only_if_nothing_changed(tmp_path: Path) -> None:
