@@ -4,12 +4,12 @@ Importing this package loads neither torch nor datasets nor transformers; the fu
 what they need when first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes as long to import as Python takes to start, and the console script begins here
+    from typing import Any
+
     from packtool.comparison import plan
     from packtool.config import PackConfig, PlanConfig
     from packtool.errors import BadData, Misuse, PacktoolError
@@ -46,7 +46,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _HOMES:
+        from importlib import import_module
+
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'packtool' has no attribute {name!r}")

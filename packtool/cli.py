@@ -15,7 +15,7 @@ import typer.main
 
 from packtool import __version__
 from packtool.errors import BadData, Misuse, PacktoolError
-from packtool.stopping import pass_over_signals, stop_message, stop_on_signals
+from packtool.stopping import goes_on, pass_over_signals, stop_message
 
 if TYPE_CHECKING:
     from packtool.config import SharedOptions
@@ -448,12 +448,11 @@ def verify(
         raise typer.Exit(1)
 
 
-def main() -> None:
-    """The console script: one line for whatever goes wrong, and the exit codes of the documentation."""
-    stop_on_signals(_goes_on(sys.argv[1:]))
-    code = _exit_code(sys.argv[1:])
+def run(arguments: list[str]) -> int:
+    """Run a command: one line for whatever goes wrong, and the exit codes of the documentation."""
+    code = _exit_code(arguments)
     pass_over_signals()
-    sys.exit(code)
+    return code
 
 
 def _exit_code(arguments: list[str]) -> int:
@@ -477,13 +476,13 @@ def _exit_code(arguments: list[str]) -> int:
         _print_error(str(error))
         return error.exit_code
     except KeyboardInterrupt as stopped:
-        message, code = stop_message(stopped, _goes_on(arguments))
+        message, code = stop_message(stopped, goes_on(arguments))
         _print_error(message)
         return code
     except BrokenPipeError:
         pass  # whoever read our output has gone; that is no fault, and there is nobody left to tell
     except MemoryError:
-        kept = "finished work is kept, " if _goes_on(arguments) else ""
+        kept = "finished work is kept, " if goes_on(arguments) else ""
         _print_error(f"out of memory; {kept}run the same command again with more of it")
         return BadData.exit_code
     except OSError as error:
@@ -491,7 +490,7 @@ def _exit_code(arguments: list[str]) -> int:
         if error.filename is None:  # whatever else packtool writes to has a name
             _print_error(f"standard output: {reason}")
         else:
-            kept = "; finished work is kept, run the same command again" if _goes_on(arguments) else ""
+            kept = "; finished work is kept, run the same command again" if goes_on(arguments) else ""
             _print_error(f"{error.filename}: {reason}{kept}")
         return BadData.exit_code
     finally:
@@ -507,11 +506,6 @@ def _hide_types(group: Any) -> None:
         for parameter in command.params:
             if parameter.param_type_name == "argument":
                 parameter.display_type_rich = lambda **_: None
-
-
-def _goes_on(arguments: list[str]) -> bool:
-    """Whether the command, run again, goes on where it was stopped."""
-    return arguments[:1] == ["pack"]
 
 
 def _output_works() -> bool:

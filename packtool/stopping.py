@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import threading
-from multiprocessing import active_children
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the console script imports this module before its signals are settled
+    from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS = 1.5
@@ -48,11 +50,15 @@ def stop_on_signals(goes_on: bool) -> None:
 
     stopping = False
 
-    def stop(number: int, _: FrameType | None) -> None:
+    def stop(number: int, frame: "FrameType | None") -> None:
         nonlocal stopping
-        if not stopping:
-            stopping = True
-            raise Stopped(number)
+        if stopping:
+            return
+        if _is_importing(frame):
+            _send_again(number)  # half a module stays so: numpy, for one, cannot be imported once more
+            return
+        stopping = True
+        raise Stopped(number)
 
     def not_raised(found: "sys.UnraisableHookArgs") -> None:
         nonlocal stopping
@@ -61,9 +67,7 @@ def stop_on_signals(goes_on: bool) -> None:
             return
         # It came in a callback, out of which Python lets no exception; a moment later it is heard elsewhere.
         stopping = False
-        again = threading.Timer(0.01, os.kill, (os.getpid(), found.exc_value.number))
-        again.daemon = True
-        again.start()
+        _send_again(found.exc_value.number)
 
     sys.unraisablehook = not_raised
     for number in heard:
@@ -71,6 +75,25 @@ def stop_on_signals(goes_on: bool) -> None:
     threading.Thread(
         target=_end_in_time, args=(reader, speaks_on, frozenset(heard), goes_on), name="packtool-stop", daemon=True
     ).start()
+
+
+def _is_importing(frame: "FrameType | None") -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    again = threading.Timer(0.01, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
+
+
+def goes_on(arguments: list[str]) -> bool:
+    """Whether the command, run again, goes on where it was stopped."""
+    return arguments[:1] == ["pack"]
 
 
 def pass_over_signals() -> None:
@@ -90,8 +113,9 @@ def _end_in_time(reader: int, speaks_on: int, heard: frozenset[int], goes_on: bo
     while (number := os.read(reader, 1)[0]) not in heard:
         pass
     threading.Event().wait(SECONDS)
-    for child in active_children():
-        child.kill()
+    if (processes := sys.modules.get("multiprocessing.process")) is not None:
+        for child in processes.active_children():
+            child.kill()
     message, code = stop_message(Stopped(number), goes_on)
     shown = "\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else ""  # bars hide the cursor
     try:

@@ -83,8 +83,8 @@ def _members(group: int) -> list[int]:
 def script(source: Path, output: Path, workers: int, before: str = "", *more: str) -> str:
     """The console script, with something done ``before``."""
     arguments = ["pack", str(source), "-o", str(output), "-t", str(runs.TOKENIZER), "--workers", str(workers), *more]
-    start = "import sys\nfrom pathlib import Path\nfrom packtool import cli\n"
-    return f"{start}{before}\nsys.argv[1:] = {arguments!r}\ncli.main()"
+    start = "import sys\nfrom pathlib import Path\nfrom packtool import __main__, cli\n"
+    return f"{start}{before}\nsys.argv[1:] = {arguments!r}\n__main__.main()"
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +214,39 @@ def test_a_signal_inside_a_callback_that_lets_nothing_out_is_heard_after_it() ->
     done = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("True\n")
+
+
+WHILE_IMPORTING = """
+import os, sys
+from packtool import __main__
+
+class Sender:
+    # Sends a signal to this process as a module is about to be imported.
+    def find_spec(self, name, *_):
+        if name == module:
+            os.kill(os.getpid(), number)
+            for _ in range(1000):
+                pass
+
+module, number = sys.argv[1], int(sys.argv[2])
+sys.argv[1:] = sys.argv[3:]
+sys.meta_path.insert(0, Sender())
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["packtool.stopping", "typer", "packtool.errors", "pydantic", "numpy", "packtool.terminal"],
+)
+@pytest.mark.parametrize(("number", "code", "told"), SIGNALS)
+def test_a_signal_while_a_module_is_imported_is_heard_when_that_is_whole(
+    tmp_path: Path, module: str, number: signal.Signals, code: int, told: str
+) -> None:
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
+    arguments = ["pack", source, "-o", tmp_path / "out", "-t", runs.TOKENIZER, "--workers", "1"]
+    command = [sys.executable, "-c", WHILE_IMPORTING, module, str(number.value), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    # Before it is settled what signals mean nothing is said.
+    assert (done.returncode, done.stderr) == (code, "" if module == "packtool.stopping" else told + "\n")
+    assert not (tmp_path / "out").exists()
