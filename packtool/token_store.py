@@ -43,7 +43,7 @@ from packtool.files import (
 from packtool.hashing import U64, token_checksums
 from packtool.lock import locked_in_turn
 
-STORE_FORMAT = 3
+STORE_FORMAT = 4
 _IDS = "ids.bin"
 _DOCUMENTS = "documents.bin"
 _UNIT = "unit.json"

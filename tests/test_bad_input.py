@@ -111,6 +111,27 @@ def test_a_bad_record_stops_the_run_at_its_line_or_is_listed_with_a_quotation(
     assert len(row["detail"]) < 300
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_row_over_the_limit_is_refused_by_its_used_columns_alone(
+    tmp_path: Path, call: Callable[..., Said], kind: str
+) -> None:
+    table = pa.table({"text": ["good", "y" * 5000, "fine"], "other": ["x" * 9000] * 3})
+    source = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, source)
+    else:
+        with pa.ipc.new_stream(source, table.schema) as writer:
+            writer.write_table(table)
+    output = tmp_path / "out"
+    more = ("--field", "text=text", "--max-record-bytes")
+    call(*packing(source, output=output, more=(*more, "4999"))).is_one_line(
+        1, f"{source}:2: too_large: 5,000 bytes, over the limit of 4,999: text: yyy"
+    )
+    assert call(*packing(source, output=output, more=(*more, "4999", "--on-bad-record", "skip"))).code == 0
+    assert [(row["line"], row["reason"]) for row in runs.rejects(output)] == [(2, "too_large")]
+    assert call(*packing(source, output=tmp_path / "all", more=(*more, "5000"))).code == 0
+
+
 def test_a_null_is_quoted_where_there_is_nothing_else(tmp_path: Path, call: Callable[..., Said]) -> None:
     source = runs.write_jsonl(tmp_path / "a.jsonl", [GOOD["text"], b'{"text": null}'])
     said = call(*packing(source, output=tmp_path / "out"))

@@ -43,7 +43,7 @@ def cut_units(
         source: what to cut.
         source_index: its place among the sources of the run.
         unit_bytes: about how much goes into a unit; None: what suits a source of its size.
-        max_record_bytes: a longer line or element is refused as ``too_large``.
+        max_record_bytes: a longer line, element or row is refused as ``too_large``.
 
     Raises:
         BadData: the file vanished, cannot be read, or is damaged; units before the fault have been given.
@@ -56,11 +56,11 @@ def cut_units(
         case Kind.LINES:
             return lines.cut_compressed(source, source_index, unit_bytes, max_record_bytes)
         case Kind.PARQUET:
-            return parquet.cut(source, source_index, unit_bytes)
+            return parquet.cut(source, source_index, unit_bytes, max_record_bytes)
         case Kind.ARRAY:
             return array.cut(source, source_index, unit_bytes, max_record_bytes)
         case Kind.ARROW:
-            return arrow.cut(source, source_index, unit_bytes)
+            return arrow.cut(source, source_index, unit_bytes, max_record_bytes)
         case unknown:
             assert_never(unknown)
 
@@ -123,6 +123,8 @@ def head(
     """
     records: list[tuple[int, Record | Refusal]] = []
     first_row = 0
+    if source.kind in (Kind.PARQUET, Kind.ARROW):
+        max_record_bytes = max(max_record_bytes, MAX_RECORD_BYTES)  # a limit of used columns, and these are all
     for unit in cut_units(source, 0, max_record_bytes=max_record_bytes):
         reader = open_unit(unit)
         for row, record in reader.records():

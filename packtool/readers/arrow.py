@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from packtool.errors import Refusal
-from packtool.readers.columns import batch_records, rows_at_once
+from packtool.readers.columns import record_lists, rows_at_once
 from packtool.readers.units import Block, Record, Unit, changed, damaged, identity, opened
 from packtool.sources import Source
 
@@ -34,9 +34,10 @@ class ArrowUnit(Unit):
     has to pass all batches before it."""
     size: int
     """Of the whole file, in bytes, when it was cut."""
+    max_record_bytes: int
 
 
-def cut(source: Source, source_index: int, unit_bytes: int) -> Iterator[Unit]:
+def cut(source: Source, source_index: int, unit_bytes: int, max_record_bytes: int) -> Iterator[Unit]:
     """Cut a file by the sizes of its batches in memory.
 
     Raises:
@@ -45,15 +46,16 @@ def cut(source: Source, source_index: int, unit_bytes: int) -> Iterator[Unit]:
     with _opened(source.path) as (file, size):
         index = first = rows = taken = count = 0
         start: int | None = None
+        limit = max_record_bytes
         for count, (batch, position) in enumerate(_all_batches(source.path, file), 1):
             start = position if count == first + 1 else start
             rows += batch.num_rows
             taken += batch.get_total_buffer_size()  # nbytes would follow offsets not checked yet
             if taken >= unit_bytes:
-                yield ArrowUnit(source_index, index, source.path, None, first, count, rows, start, size)
+                yield ArrowUnit(source_index, index, source.path, None, first, count, rows, start, size, limit)
                 index, first, rows, taken = index + 1, count, 0, 0
         if count > first:
-            yield ArrowUnit(source_index, index, source.path, None, first, count, rows, start, size)
+            yield ArrowUnit(source_index, index, source.path, None, first, count, rows, start, size, limit)
 
 
 def column_types(source: Source) -> dict[str, pa.DataType]:
@@ -121,8 +123,9 @@ class ArrowReader:
         """The same, as many at a time as are taken out of the table at once."""
         row = 0
         for piece in self._pieces():
-            yield Block(np.arange(row, row + piece.num_rows), list(batch_records(piece, self._columns)))
-            row += piece.num_rows
+            for records in record_lists(piece, self._columns, self._unit.max_record_bytes):
+                yield Block(np.arange(row, row + len(records)), records)
+                row += len(records)
         if self._read and identity(self._unit.path) != self._read:
             raise changed(self._unit.path)  # the digest may be of other rows
 

@@ -1,6 +1,7 @@
 """Columns of Arrow arrays become Python values, row by row. It changes and guesses no type."""
 
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packtool.errors import Refusal
-from packtool.readers.parsing import quoted
+from packtool.readers.parsing import START_BYTES, quoted, too_large
+from packtool.readers.row_sizes import row_sizes
 from packtool.readers.units import Record
 
 _ROWS = 1024
@@ -18,6 +20,48 @@ _BYTES = 8 << 20
 def rows_at_once(rows: int, size: int) -> int:
     """How many rows to convert in one step, if ``rows`` take ``size`` bytes: about 8 MiB, at most 1,024."""
     return max(1, min(_ROWS, _BYTES * rows // max(size, 1)))
+
+
+def record_lists(
+    batch: pa.RecordBatch, columns: Collection[str] | None, max_record_bytes: int
+) -> Iterator[list[Record | Refusal]]:
+    """What ``batch_records`` makes of each row, in lists of about 8 MiB of rows, at least one of them.
+
+    A row whose columns asked for have more than ``max_record_bytes`` (see ``row_sizes``) is a Refusal ``too_large``.
+    """
+    used = [index for index, name in enumerate(batch.schema.names) if columns is None or name in columns]
+    sizes = row_sizes([batch.column(index) for index in used], batch.num_rows)
+    large = sizes > max_record_bytes
+    parts = (np.cumsum(sizes) - sizes) // _BYTES
+    cuts = [*np.flatnonzero(np.diff(parts, prepend=-1)).tolist(), batch.num_rows]
+    for first, stop in pairwise(cuts):
+        piece = batch.slice(first, stop - first)
+        if not large[first:stop].any():
+            yield list(batch_records(piece, columns))
+            continue
+        sound = iter(list(batch_records(piece.take(pa.array(np.flatnonzero(~large[first:stop]))), columns)))
+        yield [
+            too_large(int(sizes[row]), max_record_bytes, _start(batch, used, row)) if large[row] else next(sound)
+            for row in range(first, stop)
+        ]
+
+
+def _start(batch: pa.RecordBatch, used: list[int], row: int) -> bytes:
+    """About how a row begins, to be quoted."""
+    index = next(index for index in used if batch.column(index)[row].is_valid)
+    return f"{batch.schema.names[index]}: ".encode()[:START_BYTES] + _glimpse(batch.column(index)[row])
+
+
+def _glimpse(scalar: pa.Scalar) -> bytes:
+    if isinstance(scalar, pa.DictionaryScalar):
+        scalar = scalar.value
+    if isinstance(scalar, pa.StructScalar):
+        return b", ".join(_glimpse(part) for part in scalar.values() if part.is_valid)[:START_BYTES]
+    if isinstance(scalar, pa.ListScalar):
+        return b"[" + b", ".join(_glimpse(part) for part in scalar.values.slice(0, 16))[:START_BYTES]
+    if isinstance(scalar, (pa.StringScalar, pa.BinaryScalar)):
+        return bytes(scalar.as_buffer()[:START_BYTES])
+    return str(scalar)[:START_BYTES].encode("utf-8", "backslashreplace")
 
 
 def batch_records(batch: pa.RecordBatch, columns: Collection[str] | None) -> Iterator[Record | Refusal]:

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from packtool.errors import Refusal
 from packtool.parquet.footer import RowGroup, read_row_groups
 from packtool.parquet.pages import ChunkSize, chunk_size
-from packtool.readers.columns import batch_records, rows_at_once
+from packtool.readers.columns import record_lists, rows_at_once
+from packtool.readers.parsing import too_large
 from packtool.readers.units import Block, Record, Unit, changed, damaged, identity, opened, read_exactly
 from packtool.sources import Source
 
@@ -35,9 +36,10 @@ class ParquetUnit(Unit):
     groups: tuple[RowGroup, ...]
     size: int
     """Of the whole file, in bytes, when it was cut."""
+    max_record_bytes: int
 
 
-def cut(source: Source, source_index: int, unit_bytes: int) -> Iterator[Unit]:
+def cut(source: Source, source_index: int, unit_bytes: int, max_record_bytes: int) -> Iterator[Unit]:
     """Cut a file by the compressed sizes of its row groups.
 
     Raises:
@@ -57,6 +59,7 @@ def cut(source: Source, source_index: int, unit_bytes: int) -> Iterator[Unit]:
                 first=first,
                 groups=tuple(groups[first:last]),
                 size=size,
+                max_record_bytes=max_record_bytes,
             )
             index, first, taken = index + 1, last, 0
 
@@ -122,15 +125,42 @@ class ParquetReader:
         row = 0
         with _opened(unit.path, unit.size) as (file, _), opened(unit.path) as raw:
             groups = enumerate(unit.groups, unit.first)
-            batches = (_batches(unit.path, file, raw, *group, self._columns) for group in groups)
-            for batch in chain.from_iterable(batches):
-                taken = batch.slice(0, self._rows - row)
-                yield Block(np.arange(row, row + taken.num_rows), list(batch_records(taken, self._columns)))
-                row += taken.num_rows
+            lists = (self._group_records(file, raw, number, group) for number, group in groups)
+            for records in chain.from_iterable(lists):
+                taken = records[: self._rows - row]
+                yield Block(np.arange(row, row + len(taken)), taken)
+                row += len(taken)
                 if row == self._rows:
                     break
         if self._read and identity(unit.path) != self._read:
             raise changed(unit.path)  # the digest may be of other rows
+
+    def _group_records(
+        self, file: pq.ParquetFile, raw: BinaryIO, number: int, group: RowGroup
+    ) -> Iterator[list[Record | Refusal]]:
+        """Those of a row group, as many at a time as ``_rows_at_once`` says, or fewer."""
+        limit = self._unit.max_record_bytes
+        place = f"row group {number}"
+        columns = _selection(file.schema_arrow, self._columns)
+        try:
+            step, in_lists = _rows_at_once(file.schema, raw, group, columns, limit)
+        except ValueError as error:
+            raise damaged(self._unit.path, f"Parquet, {place}", str(error)) from None
+        if group.rows == 1 and in_lists > limit:
+            yield [too_large(in_lists, limit, b"all of them in lists")]  # not decoded
+            return
+        seen = 0
+        with _faults_named(self._unit.path, place):
+            batches = file.iter_batches(batch_size=step, row_groups=[number], columns=columns, use_threads=False)
+            for batch in batches:
+                seen += batch.num_rows
+                if seen > group.rows:
+                    break
+                yield from record_lists(batch, self._columns, limit)
+        if seen != group.rows:
+            raise damaged(
+                self._unit.path, f"Parquet, {place}", f"it has not the {group.rows} rows that the footer names"
+            )
 
     def _hash(self) -> str:
         unit = self._unit
@@ -153,27 +183,6 @@ class ParquetReader:
                             raise changed(unit.path)
                         hasher.update(data)
         return hasher.hexdigest()
-
-
-def _batches(
-    path: Path, file: pq.ParquetFile, raw: BinaryIO, number: int, group: RowGroup, wanted: Collection[str] | None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group, as many at a time as ``_rows_at_once`` says."""
-    columns = _selection(file.schema_arrow, wanted)
-    seen = 0
-    try:
-        step = _rows_at_once(file.schema, raw, group, columns)
-    except ValueError as error:
-        raise damaged(path, f"Parquet, row group {number}", str(error)) from None
-    with _faults_named(path, f"row group {number}"):
-        batches = file.iter_batches(batch_size=step, row_groups=[number], columns=columns, use_threads=False)
-        for batch in batches:
-            seen += batch.num_rows
-            if seen > group.rows:
-                break
-            yield batch
-    if seen != group.rows:
-        raise damaged(path, f"Parquet, row group {number}", f"it has not the {group.rows} rows that the footer names")
 
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
@@ -200,34 +209,42 @@ def _leaves(schema: pq.ParquetSchema, columns: list[str] | None) -> dict[int, _L
     return found
 
 
-def _rows_at_once(schema: pq.ParquetSchema, raw: BinaryIO, group: RowGroup, columns: list[str] | None) -> int:
+def _rows_at_once(
+    schema: pq.ParquetSchema, raw: BinaryIO, group: RowGroup, columns: list[str] | None, max_record_bytes: int
+) -> tuple[int, int]:
     """How many rows to decode in one step, so that they are few where they may be large.
+
+    Returns:
+        That; and how many bytes the numbers in lists take in all of them.
 
     Raises:
         ValueError: the row group does not agree with itself, or what is decoded at once in it is too large.
     """
     if len(group.chunks) != len(schema.names):
         raise ValueError(f"it has {len(group.chunks)} columns, and the schema {len(schema.names)}")
-    usual = most = most_of_row = 0
+    held = max(_HELD, 2 * max_record_bytes)
+    usual = most = most_of_row = in_lists = 0
     for number, leaf in _leaves(schema, columns).items():
-        chunk = group.chunks[number]
         try:
-            size = chunk_size(partial(read_exactly, raw), chunk)
-            _check(size, leaf, group.rows)
+            size = chunk_size(partial(read_exactly, raw), group.chunks[number])
+            _check(size, leaf, group.rows, held)
         except ValueError as error:
             raise ValueError(f"column {leaf.path}: {error}") from None
-        usual += size.usual_text if leaf.width is None else size.values * leaf.width
-        most += size.values * _LEVELS + (size.most_text if leaf.width is None else size.values * leaf.width)
-        if not leaf.in_list:
+        numbers = size.values * (leaf.width or 0)
+        usual += size.usual_text if leaf.width is None else numbers
+        most += size.values * _LEVELS + (size.most_text if leaf.width is None else numbers)
+        if leaf.in_list:
+            in_lists += numbers
+        else:
             most_of_row += size.longest_text if leaf.width is None else leaf.width
     step = rows_at_once(group.rows, usual)
-    return step if most <= _HELD else max(1, min(step, _HELD // max(1, most_of_row)))
+    return step if most <= held else max(1, min(step, held // max(1, most_of_row))), in_lists
 
 
 _LEVELS = 4  # bytes a value, for its depth in lists and whether it is null
 
 
-def _check(size: ChunkSize, leaf: _Leaf, rows: int) -> None:
+def _check(size: ChunkSize, leaf: _Leaf, rows: int, held: int) -> None:
     if leaf.in_list:
         if size.values < rows:
             raise ValueError(f"{size.values} values for {rows} rows")
@@ -235,8 +252,8 @@ def _check(size: ChunkSize, leaf: _Leaf, rows: int) -> None:
         raise ValueError(f"{size.values} values for {rows} rows")
     if size.rows is not None and size.rows != rows:
         raise ValueError(f"its pages have {size.rows} rows, and the footer says {rows}")
-    if size.largest_page > _HELD:
-        raise ValueError(f"a page of {size.largest_page:,} bytes; write it anew, with pages of at most {_HELD:,}")
+    if size.largest_page > held:
+        raise ValueError(f"a page of {size.largest_page:,} bytes; write it anew, with pages of at most {held:,}")
 
 
 def _selection(schema: pa.Schema, columns: Collection[str] | None) -> list[str] | None:

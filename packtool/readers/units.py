@@ -30,7 +30,8 @@ def unit_bytes_of(size: int) -> int:
 BLOCK_BYTES = 1 << 20
 """About how much of a file of JSON a block of records takes up."""
 MAX_RECORD_BYTES = 64 << 20
-"""The default of ``--max-record-bytes``: of a line, or an element of an array, as it stands in the file."""
+"""The default of ``--max-record-bytes``: of a line, or an element of an array, as it stands in the file; of a row of a
+table, what its used columns hold."""
 
 Record = dict[str, Any]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtool.errors import BadData, Refusal
-from packtool.readers import Unit, column_types, cut_units, head, limit_units, open_unit, parquet
-from packtool.readers.columns import batch_records
+from packtool.readers import Unit, column_types, columns, cut_units, head, limit_units, open_unit, parquet
+from packtool.readers.columns import record_lists
 from packtool.sources import Compression, Kind, Source
 
 TABLE = pa.table(
@@ -30,8 +30,8 @@ def write(path: Path, table: pa.Table = TABLE, **options: Any) -> Source:
     return Source(name=path.name, path=path, kind=Kind.PARQUET, compression=Compression.NONE)
 
 
-def units_of(source: Source, unit_bytes: int = 1) -> list[Unit]:
-    return list(cut_units(source, 0, unit_bytes=unit_bytes))
+def units_of(source: Source, unit_bytes: int = 1, **options: Any) -> list[Unit]:
+    return list(cut_units(source, 0, unit_bytes=unit_bytes, **options))
 
 
 def texts(units: list[Unit]) -> list[Any]:
@@ -260,33 +260,36 @@ def test_few_rows_are_decoded_at_once_where_a_few_bytes_stand_for_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     monkeypatch.setattr(parquet, "_HELD", 1_000_000)
+    monkeypatch.setattr(columns, "_BYTES", 1_000_000)
     text, word = "x" * 300_000, pa.dictionary(pa.int32(), pa.string())
     table = pa.table(
         {
             "text": pa.array([text] * rows, word),
-            "input_ids": pa.array([np.full(3_000_000, 7, np.int32)] * rows, pa.list_(pa.int32())),
+            "input_ids": pa.array([np.full(300_000, 7, np.int32)] * rows, pa.list_(pa.int32())),
         }
     )
     source = write(tmp_path / "a.parquet", table, compression="zstd")
     assert source.path.stat().st_size < 20_000
     held: list[int] = []
 
-    def counted(batch: pa.RecordBatch, columns: Any) -> Any:
+    def counted(batch: pa.RecordBatch, columns: Any, limit: int) -> Any:
         held.append(batch.num_rows)
-        return batch_records(batch, columns)
+        return record_lists(batch, columns, limit)
 
-    monkeypatch.setattr(parquet, "batch_records", counted)
+    monkeypatch.setattr(parquet, "record_lists", counted)
     for column, most in (("text", 3), ("input_ids", 1)):
         held.clear()
-        [unit] = units_of(source)
-        assert sum(1 for _ in open_unit(unit, [column]).records()) == rows
-        assert max(held) <= most
+        [unit] = units_of(source, max_record_bytes=400_000)
+        records = [record for _, record in open_unit(unit, [column]).records()]
+        assert len(records) == rows
+        assert {isinstance(record, Refusal) for record in records} == {column == "input_ids"}
+        assert max(held, default=1) <= most
 
 
 def test_a_page_that_no_reader_should_hold_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "a.parquet", pa.table({"text": ["x" * 3000]}), compression="zstd")
     monkeypatch.setattr(parquet, "_HELD", 2999)
-    [unit] = units_of(source)
+    [unit] = units_of(source, max_record_bytes=1000)
     with pytest.raises(
         BadData, match=r"a\.parquet: damaged Parquet, row group 0: column text: a page of 3,0\d\d bytes"
     ):
