@@ -1,6 +1,7 @@
 """A file, compressed or not, becomes blocks of the bytes inside it, in order and in bounded memory."""
 
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from packtool.readers.units import changed, damaged, opened
 from packtool.sources import Compression
 
 _READ = 1 << 20
+_SMALL_READ = 1 << 12
+_ZEROS = re.compile(rb"\0*")
 _GZIP_MEMBER = 31  # zlib's number for "a gzip header and trailer, window of 32 KiB"
 _ZSTD_WINDOW = 1 << 27  # what `zstd --ultra -22` needs; `--long=31` would take 2 GiB
 _ZSTD_READ = 1 << 10  # 4 bytes of zstd can stand for 128 KiB, so a step gives at most 32 MiB
@@ -45,23 +48,33 @@ def _gunzip(path: Path, file: BinaryIO) -> Iterator[bytes]:
     members = 0
     member = zlib.decompressobj(_GZIP_MEMBER)
     inside = False  # between the first byte of a member and its last
-    while data := file.read(_READ):
-        while data:
-            if not inside and members and not data.strip(b"\0"):
-                break  # zeros after a member are padding, as gzip has it
+    step = _READ
+    while read := file.read(_READ):
+        data = memoryview(read)
+        at = 0
+        while at < len(data):
+            if not inside and members:  # zeros after a member are padding, as gzip has it
+                at = _ZEROS.match(read, at).end()  # type: ignore[union-attr]
+                if at == len(data):
+                    break
             inside = True
+            piece = data[at : at + step]
             try:
-                block = member.decompress(data, _READ)
+                block = member.decompress(piece, _READ)
             except zlib.error as error:
                 raise _damaged(path, "gzip", done, str(error)) from None
             done += len(block)
             if block:
                 yield block
+            # zlib copies what it has not used: little of a file of many small members, each after the other
             if member.eof:
-                data, inside, member = member.unused_data, False, zlib.decompressobj(_GZIP_MEMBER)
+                at += len(piece) - len(member.unused_data)
+                inside, member = False, zlib.decompressobj(_GZIP_MEMBER)
                 members += 1
+                step = _SMALL_READ
             else:
-                data = member.unconsumed_tail
+                at += len(piece) - len(member.unconsumed_tail)
+                step = min(2 * step, _READ)
     if inside:
         raise _damaged(path, "gzip", done, "the file is cut short")
 

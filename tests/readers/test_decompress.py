@@ -3,6 +3,7 @@
 import gzip
 import random
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,35 @@ def test_a_bomb_takes_no_memory(tmp_path: Path, compression: Compression) -> Non
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_members_without_number_are_each_copied_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # zlib copies what follows a member; with all that was read given to it, a file's time grew with its square
+    path = tmp_path / "a"
+    path.write_bytes(gzip.compress(b"", mtime=0) * 4000 + gzip.compress(TEXT[:500_000], mtime=0))
+    given: list[int] = []
+    original = zlib.decompressobj
+
+    class Counted:
+        def __init__(self, window: int) -> None:
+            self._member = original(window)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            given.append(len(data))
+            return self._member.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._member, name)
+
+    monkeypatch.setattr(decompress.zlib, "decompressobj", Counted)
+    assert b"".join(read_blocks(path, Compression.GZIP)) == TEXT[:500_000]
+    assert sum(given) <= path.stat().st_size + len(given) * 4096 + (1 << 20)
+
+
+def test_zeros_between_members_are_padding_too(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(gzip.compress(b"abc") + bytes(5000) + gzip.compress(b"def") + bytes(3))
+    assert b"".join(read_blocks(path, Compression.GZIP)) == b"abcdef"
+    path.write_bytes(gzip.compress(b"abc") + bytes(5000) + b"x")
+    with pytest.raises(BadData, match="damaged gzip after 3 decompressed bytes"):
+        list(read_blocks(path, Compression.GZIP))
