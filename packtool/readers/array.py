@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packtool.errors import Refusal
 from packtool.readers.decompress import read_blocks
-from packtool.readers.parsing import BLANK, START_BYTES, parse, quoted, too_large
+from packtool.readers.parsing import AROUND_BYTES, BLANK, START_BYTES, parse, quoted, size_of, too_large
 from packtool.readers.units import BLOCK_BYTES, Block, Record, Unit, changed
 from packtool.sources import BOM, Source
 
@@ -96,11 +96,13 @@ class ArrayReader:
         bounds = pairwise([-1, *unit.ends[: self._rows].tolist()])
         for row, (before, end) in enumerate(bounds):
             raw = unit.data[before + 1 : end]
-            length = end - before - 1  # raw is shorter where the start alone is held
+            length, limit = end - before - 1, unit.max_record_bytes
             if row == last and unit.fault is not None:
                 yield row, Refusal("bad_json", f"{unit.fault}: {quoted(raw[:1000].strip(BLANK))}")
-            elif length > unit.max_record_bytes:
-                yield row, too_large(length, unit.max_record_bytes, raw[:START_BYTES])
+            elif len(raw) < length:  # the start alone is held
+                yield row, too_large(length, limit, raw[:START_BYTES])
+            elif length > limit and (size := size_of(raw, limit)) > limit:
+                yield row, too_large(size, limit, raw[:START_BYTES])
             elif not raw.strip(BLANK):
                 yield row, Refusal("bad_json", "nothing between two commas, or after the last one")
             else:
@@ -243,7 +245,7 @@ class _Growing:
             self._hasher.update(data)
             return
         self._data += data
-        if self.length - self._last > self._limit:
+        if self.length - self._last > self._limit + AROUND_BYTES:
             self._hasher = hashlib.sha256(_HEADER + self._data)
             del self._data[self._last + START_BYTES :]
 

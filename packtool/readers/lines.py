@@ -14,7 +14,7 @@ import numpy as np
 
 from packtool.errors import Refusal
 from packtool.readers.decompress import read_blocks
-from packtool.readers.parsing import BLANK, START_BYTES, parse, parse_all, too_large
+from packtool.readers.parsing import AROUND_BYTES, BLANK, START_BYTES, parse, parse_all, size_of, too_large
 from packtool.readers.units import BLOCK_BYTES, Block, Record, Unit, changed, opened, read_exactly
 from packtool.sources import BOM, Source
 
@@ -125,7 +125,8 @@ class LinesReader:
 
     def count(self) -> int:
         """Lines that are not blank."""
-        return sum(1 for line in self._lines() if not self._blank(line))
+        large_row = self._large_row
+        return sum(1 for row, line in enumerate(self._lines()) if row == large_row or not self._blank(line))
 
     def records(self) -> Iterator[tuple[int, Record | Refusal]]:
         """Each line that is not blank, parsed."""
@@ -164,12 +165,10 @@ class LinesReader:
 
     def _record(self, row: int, line: bytes, large_row: int) -> Record | Refusal | None:
         """What a line holds; None: nothing."""
-        if row == large_row or len(line) > self._limit:
-            length = len(line.removesuffix(b"\n"))
-            if row == large_row:
-                length += self._content.dropped
-            if length > self._limit:
-                return too_large(length, self._limit, line[:START_BYTES])
+        if row == large_row:
+            return too_large(len(line) + self._content.dropped, self._limit, line[:START_BYTES])
+        if len(line) > self._limit and (length := size_of(line, self._limit)) > self._limit:
+            return too_large(length, self._limit, line[:START_BYTES])
         if line == b"\n":
             return None  # a file of nothing else should not take a second a million
         record = parse(line)
@@ -182,8 +181,8 @@ class LinesReader:
         return lines
 
     def _blank(self, line: bytes) -> bool:
-        # a line over the limit is a record whatever it holds, as its end may not be known
-        return len(line.removesuffix(b"\n")) <= self._limit and not line.strip(BLANK)
+        # a line that may not be held is a record whatever it holds, as its end may not be known
+        return len(line) <= self._limit + AROUND_BYTES and not line.strip(BLANK)
 
     def _first_records(self, count: int) -> LinesContent:
         """The content up to the end of its ``count``-th line that is not blank."""
@@ -240,7 +239,7 @@ class _Growing:
         self.data = bytearray(data)
         self.complete = self.data.endswith(b"\n")
         self._first = first
-        self._limit = max(max_record_bytes, START_BYTES)
+        self._limit = max_record_bytes + AROUND_BYTES
         self._last = self.data.rfind(b"\n") + 1  # where the last line starts
         self._dropped = 0
         self._hasher: hashlib._Hash | None = None
@@ -253,7 +252,7 @@ class _Growing:
         if self._hasher is None:
             self.data += memoryview(block)[:taken]
             start = self._last or _bom(self.data, self._first)
-            if len(self.data) - start - self.complete > self._limit:
+            if len(self.data) - start > self._limit:
                 self._drop(start + START_BYTES)
         else:
             self._hasher.update(memoryview(block)[:taken])

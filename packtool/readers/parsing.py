@@ -12,6 +12,8 @@ from packtool.readers.units import Record
 
 BLANK = b" \t\r\n"
 """White space of JSON."""
+AROUND_BYTES = 1 << 16
+"""White space around a record, and the end of its line, are no part of its size; but more than this is not held."""
 START_BYTES = 64
 """How much is kept of a record that is too large, to be quoted."""
 _QUOTED = 60
@@ -56,6 +58,12 @@ def parse_all(raws: Sequence[bytes]) -> list[Record | Refusal]:
             value if type(value) in (dict, Refusal) else parse(raw) for value, raw in zip(values, raws, strict=True)
         ]
     return values
+
+
+def size_of(raw: bytes, max_record_bytes: int) -> int:
+    """The bytes of a record that stands in ``raw``: without what surrounds it, unless that is too much to be held."""
+    size = len(raw.strip(BLANK))
+    return size if len(raw) <= max_record_bytes + AROUND_BYTES else max(size, len(raw.removesuffix(b"\n")))
 
 
 def too_large(length: int, limit: int, start: bytes) -> Refusal:

@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
+from packtool.errors import Refusal
 from packtool.readers import UNIT_BYTES, column_types, cut_units, head, open_unit, unit_bytes_of
 from packtool.sources import Kind, Source, find_sources
 
@@ -75,6 +78,49 @@ def test_every_kind_gives_the_same_records_at_the_same_rows(tmp_path: Path) -> N
         types = column_types(source)
         assert (types is not None) == (source.kind in (Kind.PARQUET, Kind.ARROW))
         assert types is None or list(types) == list(RECORDS[0])
+
+
+BLANKS = st.sampled_from(["", " ", "\t \r", " " * 300])
+LIMIT = 100
+
+
+@given(
+    st.lists(st.tuples(st.integers(12, 140), BLANKS, BLANKS), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"])
+)
+def test_what_stands_around_a_record_is_no_part_of_its_size(
+    tmp_path_factory: pytest.TempPathFactory, records: list[tuple[int, str, str]], end: str
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "sizes"
+    folder.mkdir(exist_ok=True)
+    written = [f'{before}{{"text": "{"x" * (size - 12)}"}}{after}' for size, before, after in records]
+    wanted = [None if size <= LIMIT else f"{size:,} bytes, over the limit of 100: " for size, _, _ in records]
+    (folder / "a.jsonl").write_text(end.join(written), newline="")
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress((end.join(written) + end).encode()))
+    (folder / "c.json").write_text("[" + f",{end}".join(written) + f"{end}]", newline="")
+    for source in find_sources([folder]).sources:
+        for unit_bytes in (40, 1 << 20):
+            units = list(cut_units(source, 0, unit_bytes=unit_bytes, max_record_bytes=LIMIT))
+            found = [record for unit in units for _, record in open_unit(unit).records()]
+            in_blocks = [record for unit in units for block in open_unit(unit).blocks() for record in block.records]
+            assert found == in_blocks
+            assert len(found) == len(wanted) == sum(open_unit(unit).count() for unit in units)
+            for record, start in zip(found, wanted, strict=True):
+                assert isinstance(record, Refusal) == (start is not None)
+                assert not isinstance(record, Refusal) or record.detail.startswith(start or "")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json"])
+@pytest.mark.parametrize("unit_bytes", [40, 1 << 20])
+def test_white_space_without_end_is_not_held(tmp_path: Path, name: str, unit_bytes: int) -> None:
+    records = ['{"text": "a"}', " " * 70_000 + '{"text": "b"}', '{"text": "c"}']
+    raw = f"[{','.join(records)}]" if name == "a.json" else "\n".join(records)
+    (tmp_path / name).write_bytes(gzip.compress(raw.encode()) if name.endswith("gz") else raw.encode())
+    [source] = find_sources([tmp_path / name]).sources
+    units = list(cut_units(source, 0, unit_bytes=unit_bytes, max_record_bytes=LIMIT))
+    first, second, third = [record for unit in units for _, record in open_unit(unit).records()]
+    assert (first, third) == ({"text": "a"}, {"text": "c"})
+    assert isinstance(second, Refusal)
+    assert second.detail.startswith("70,013 bytes, over the limit of 100: ")
 
 
 def test_what_save_to_disk_wrote_reads_back(tmp_path: Path) -> None:
