@@ -193,6 +193,9 @@ def pack(
 
 def _with_cache(options: "Options") -> "Options":
     if options.cache_dir is None and (cache := os.environ.get("PACKTOOL_CACHE")):
+        from packtool.addresses import refuse_address
+
+        refuse_address("PACKTOOL_CACHE", cache)
         return options.model_copy(update={"cache_dir": Path(cache).expanduser()})
     return options
 
@@ -291,8 +294,8 @@ def stats(
         from packtool.manifest import refuse_inside_dataset
         from packtool.plotting import check_picture, save_plot
 
-        check_picture(plot, len(datasets))
         refuse_inside_dataset("--plot", plot)
+        check_picture(plot, len(datasets))
     found = [read(dataset) for dataset in datasets]
     if plot is not None:
         save_plot(found, plot)
@@ -358,13 +361,13 @@ def _check_html_file(file: Path) -> None:
     """Refuse what a page should not replace, before anything is read."""
     from packtool.manifest import refuse_inside_dataset
 
+    refuse_inside_dataset("--html", file)
     if file.suffix.lower() not in (".html", ".htm"):
         raise Misuse(f"--html {file}: the file's name must end in .html")
     if not file.parent.is_dir():
         raise Misuse(f"--html {file}: there is no folder {file.parent}")
     if file.is_dir():
         raise Misuse(f"--html {file}: a folder")
-    refuse_inside_dataset("--html", file)
 
 
 def _at_least_one(value: int | None) -> int | None:
@@ -528,6 +531,7 @@ def _usage_line(error: Any) -> str:
 
 
 def _print_error(message: str) -> None:
+    from packtool.addresses import without_secrets
     from packtool.terminal import print_error
 
-    print_error(message)
+    print_error(without_secrets(message))

@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from packtool.addresses import address_in, refuse_address
 from packtool.contract import MOST_SHARDS
 from packtool.errors import Misuse
 
@@ -282,6 +283,13 @@ class SharedOptions(BaseModel):
     def _tokenizer_is_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
 
+    @field_validator("output", "prompt_template", "chat_template", "cache_dir", mode="before", check_fields=False)
+    @classmethod
+    def _no_address(cls, value: Any) -> Any:
+        if isinstance(value, str | Path) and (address := address_in(value)) is not None:
+            raise ValueError(f"takes a path of this machine, and got {address}")
+        return value
+
     @field_validator("output", "prompt_template", "cache_dir", mode="before", check_fields=False)
     @classmethod
     def _no_empty_path(cls, value: Any) -> Any:
@@ -348,6 +356,7 @@ class SharedOptions(BaseModel):
         Raises:
             Misuse: the file cannot be read, is not TOML, or holds a name or value that does not fit.
         """
+        refuse_address("--config", path)
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:

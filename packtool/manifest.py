@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from packtool.addresses import refuse_address
 from packtool.config import FormatName, StrategyName
 from packtool.contract import FORMAT_VERSION
 from packtool.errors import BadData, Misuse
@@ -323,8 +324,9 @@ def refuse_inside_dataset(option: str, path: Path) -> None:
     """Refuse to write ``path``, which ``option`` names, below a packed dataset.
 
     Raises:
-        Misuse: it is there.
+        Misuse: it is there, or it is an address.
     """
+    refuse_address(option, path)
     for folder in Path(os.path.realpath(path)).parents:
         if _holds_dataset(folder):
             raise Misuse(
@@ -345,7 +347,9 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
         BadData: there is none, or it is not one this version can trust; the message names the file.
+        Misuse: an address is no folder.
     """
+    refuse_address("OUT", folder)
     path = folder / MANIFEST_NAME
     try:
         raw = read_own(path)

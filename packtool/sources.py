@@ -18,7 +18,9 @@ from pathlib import Path
 
 import zstandard
 
+from packtool.addresses import address_in, without_secrets
 from packtool.errors import BadData, Misuse, printable
+from packtool.hub import quiet_clients
 
 BOM = b"\xef\xbb\xbf"
 
@@ -116,7 +118,6 @@ class _Found:
 
 # --- arguments ---------------------------------------------------------------------------------------------
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _KNOWN = ".jsonl, .ndjson and .json (also with .gz or .zst), .parquet, .arrow"
 
 
@@ -129,9 +130,8 @@ def _find(argument: str, found: _Found) -> None:
         raise Misuse(f"{shown(argument)}: a path cannot hold a NUL")
     elif os.path.lexists(argument):  # before globs, so that a file named a[1].jsonl can be given
         _find_path(Path(argument), found)
-    elif url := _URL.match(argument):
-        # no more than the scheme is shown: the rest may hold a password or a signature
-        raise Misuse(f"a {url[1]}: address cannot be a source: download it, or name a hub dataset as hf:NAME")
+    elif (address := address_in(argument)) is not None:
+        raise Misuse(f"{address} cannot be a source: download it, or name a hub dataset as hf:NAME")
     elif glob.has_magic(argument):
         _find_glob(argument, found)
     else:
@@ -395,8 +395,9 @@ def _find_on_hub(argument: str, found: _Found) -> None:
     import datasets  # slow to import, and needed for nothing else
 
     try:
-        builder = datasets.load_dataset_builder(name, match["config"] or None, revision=match["revision"])
-        builder.download_and_prepare()
+        with quiet_clients():
+            builder = datasets.load_dataset_builder(name, match["config"] or None, revision=match["revision"])
+            builder.download_and_prepare()
         splits = [str(split) for split in builder.info.splits or {}]
     except Exception as error:  # datasets promises no set of exceptions
         raise Misuse(f"{shown(argument)}: datasets cannot load it: {_reason(error)}") from None
@@ -405,7 +406,8 @@ def _find_on_hub(argument: str, found: _Found) -> None:
         names = ", ".join(splits)
         raise Misuse(f"{shown(argument)} has no split {shown(split)}; name one as hf:NAME:CONFIG:SPLIT: {names}")
     try:
-        dataset = builder.as_dataset(split=split)
+        with quiet_clients():
+            dataset = builder.as_dataset(split=split)
     except Exception as error:
         raise Misuse(f"{shown(argument)}: datasets cannot open it: {_reason(error)}") from None
     revision = str(builder.hash)
@@ -420,7 +422,4 @@ def _find_on_hub(argument: str, found: _Found) -> None:
 def _reason(error: Exception) -> str:
     """The first line of what another library says, without tokens, passwords or signatures."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    line = re.sub(r"://[^/\s@]*@", "://", line)
-    line = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?…", line)
-    line = re.sub(r"hf_\w{8,}", "hf_…", line)
-    return shown(line)
+    return shown(without_secrets(line))

@@ -19,10 +19,12 @@ from typing import Any
 import orjson
 from tokenizers import Tokenizer, processors
 
+from packtool.addresses import address_in, refuse_address
 from packtool.config import AddToken
 from packtool.errors import Misuse, one_line
 from packtool.files import naming, sha256_of
 from packtool.growth import MOST_GROWTH, text_growth
+from packtool.hub import quiet_clients
 from packtool.panics import is_panic, unseen_panics
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -131,9 +133,8 @@ def find_tokenizer(name: str) -> TokenizerFiles:
     Raises:
         Misuse: there is none by that name, or it is of a kind that is refused by name.
     """
-    if url := _URL.match(name):
-        # No more than the scheme is shown: the rest may hold a password.
-        raise Misuse(f"a {url[1]}: address cannot be a tokenizer: download it, or give its name on the hub")
+    if (address := address_in(name)) is not None:
+        raise Misuse(f"{address} cannot be a tokenizer: download it, or give its name on the hub")
     path = _path_of(name)
     if path is not None:
         return _on_disk(name, path)
@@ -347,6 +348,7 @@ def chat_templates(files: TokenizerFiles, asked: str | None) -> tuple[tuple[tupl
     Raises:
         Misuse: there is none, or none by that name; a file cannot be read.
     """
+    refuse_address("--chat-template", asked)
     if asked is not None and (path := _path_of(asked)) is not None and path.is_file():
         return (("default", _read_template(path)),), asked
     templates, origin = _own_templates(files)
@@ -413,7 +415,6 @@ def _read_template(path: Path) -> str:
 
 
 _LONGEST_HUB_NAME = 200
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def _path_of(name: str) -> Path | None:
@@ -481,7 +482,8 @@ def _from_hub(name: str) -> TokenizerFiles:
 
     repository, _, revision = name.partition("@")
     try:
-        folder = snapshot_download(repository, revision=revision or None, allow_patterns=list(KEPT_FILES))
+        with quiet_clients():
+            folder = snapshot_download(repository, revision=revision or None, allow_patterns=list(KEPT_FILES))
     except Exception as error:
         # Whatever the hub client raises, the way out is the same; its text may hold URLs, so only the kind is said.
         raise Misuse(

@@ -259,6 +259,66 @@ def test_no_secret_reaches_a_file_or_a_message(
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 
 
+ADDRESSES = [
+    "https://me:pa55w0rd@host/x.html?token=pa55w0rd",
+    "https:/me:pa55w0rd@host/x.png",
+    " s3://me:pa55w0rd@bucket/x.toml",
+    "//me:pa55w0rd@host/x.html",
+    "me:pa55w0rd@host:x",
+]
+
+
+def refused_unseen(commands: list[list[Any]], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is misuse, of an address, that shows no password and makes no file."""
+    before = set(folder.rglob("*"))
+    for command in commands:
+        assert cli._exit_code([str(argument) for argument in command]) == 2, command
+        told = "".join(capsys.readouterr())
+        assert " address" in told
+        assert "pa55w0rd" not in told
+    assert set(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_is_no_path_and_is_not_shown(
+    tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [{"text": "a text"}])
+    assert packed(source, tmp_path / "done") == 0
+    capsys.readouterr()
+    tokenizer = ["-t", runs.TOKENIZER]
+    pack = ["pack", source, "-o", "out", *tokenizer]
+    commands = [
+        ["pack", address, "-o", "out", *tokenizer],
+        ["pack", source, "-o", "out", "-t", address],
+        ["pack", source, "-o", address, *tokenizer],
+        *([*pack, option, address] for option in ("--prompt-template", "--chat-template", "--cache-dir", "--config")),
+        ["plan", address, *tokenizer],
+        *([command, address] for command in ("stats", "show", "verify")),
+        ["stats", "done", "--plot", address],
+        ["show", "done", "--html", address],
+        *(["verify", "done", "--source", source, f"--{kind}-template", address] for kind in ("chat", "prompt")),
+        ["verify", "done", "--source", address],
+    ]
+    refused_unseen(commands, tmp_path, capsys)
+    monkeypatch.setenv("PACKTOOL_CACHE", address)
+    refused_unseen([pack], tmp_path, capsys)
+
+
+@pytest.mark.parametrize("option", ["sources", "tokenizer", "output", "prompt_template", "chat_template", "cache_dir"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_in_a_config_file_is_not_shown_either(
+    tmp_path: Path, address: str, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = runs.write_jsonl(tmp_path / "a.jsonl", [{"text": "a text"}])
+    (tmp_path / "c.toml").write_text(f'{option} = "{address}"\n')
+    given = {"sources": [source], "tokenizer": ["-t", runs.TOKENIZER], "output": ["-o", "out"]}
+    words = [word for name, words in given.items() if name != option for word in words]
+    refused_unseen([["pack", *words, "--config", "c.toml"]], tmp_path, capsys)
+
+
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_files_are_made_as_the_users_mask_has_it(tmp_path: Path, mask: int) -> None:
     source = runs.write_jsonl(tmp_path / "a.jsonl", [{"text": "a text"}])

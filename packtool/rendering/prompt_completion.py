@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from packtool.addresses import refuse_address
 from packtool.errors import Misuse, Refusal
 from packtool.rendering.rendered import Rendered, string_field, type_name
 from packtool.rendering.sandbox import NotPlain, Program, Sandbox, admit, words
@@ -142,6 +143,7 @@ def read_template(path: Path) -> str:
     Raises:
         Misuse: it cannot be read or is not UTF-8.
     """
+    refuse_address("--prompt-template", path)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

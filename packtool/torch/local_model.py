@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from packtool.addresses import refuse_address
 from packtool.contract import IGNORED, PADDING_DOC
 from packtool.errors import BadData, Misuse, PacktoolError
 from packtool.torch.collator import VarlenCollator
@@ -62,6 +63,7 @@ def check_dataset(
     """
     if not os.fspath(model_path):
         raise Misuse("--model is empty; give the path of a local transformers model")
+    refuse_address("--model", model_path)
     path = Path(model_path)
     config = _read_config(path)
     dataset = PackedDataset(folder)
