@@ -94,10 +94,31 @@ def _values(array: pa.Array) -> list[Any]:
     if _is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
         return _numbers(array)
     try:
+        if (plain := _plain(kind)) != kind:
+            # taken, not sliced: a cast is of all values that the array shares with others
+            array = array.take(_counting(len(array))).cast(plain)
         values: list[Any] = array.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):
         return [_value(scalar) for scalar in array]
     return values
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without dictionaries, which are slow to look up one by one, inside lists and structs."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([field.with_type(_plain(field.type)) for field in fields])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind
+
+
+def _counting(count: int) -> pa.Array:
+    # pa.array would import pandas, where it is installed, to ask whether this is a column of it
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(count))])
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -138,20 +138,22 @@ class ParquetReader:
     def _group_records(
         self, file: pq.ParquetFile, raw: BinaryIO, number: int, group: RowGroup
     ) -> Iterator[list[Record | Refusal]]:
-        """Those of a row group, as many at a time as ``_rows_at_once`` says, or fewer."""
+        """Those of a row group, as many at a time as ``_steps`` says, or fewer."""
         limit = self._unit.max_record_bytes
         place = f"row group {number}"
         columns = _selection(file.schema_arrow, self._columns)
         try:
-            step, in_lists = _rows_at_once(file.schema, raw, group, columns, limit)
+            steps = _steps(file.schema, raw, group, columns, limit)
         except ValueError as error:
             raise damaged(self._unit.path, f"Parquet, {place}", str(error)) from None
-        if group.rows == 1 and in_lists > limit:
-            yield [too_large(in_lists, limit, b"all of them in lists")]  # not decoded
+        if group.rows == 1 and steps.in_lists > limit:
+            yield [too_large(steps.in_lists, limit, b"all of them in lists")]  # not decoded
             return
         seen = 0
         with _faults_named(self._unit.path, place):
-            batches = file.iter_batches(batch_size=step, row_groups=[number], columns=columns, use_threads=False)
+            if steps.dictionaries:
+                file = _parquet_file(raw, metadata=file.metadata, read_dictionary=steps.dictionaries)
+            batches = file.iter_batches(batch_size=steps.rows, row_groups=[number], columns=columns, use_threads=False)
             for batch in batches:
                 seen += batch.num_rows
                 if seen > group.rows:
@@ -209,13 +211,22 @@ def _leaves(schema: pq.ParquetSchema, columns: list[str] | None) -> dict[int, _L
     return found
 
 
-def _rows_at_once(
-    schema: pq.ParquetSchema, raw: BinaryIO, group: RowGroup, columns: list[str] | None, max_record_bytes: int
-) -> tuple[int, int]:
-    """How many rows to decode in one step, so that they are few where they may be large.
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """How to decode a row group so that little of it is held at once."""
 
-    Returns:
-        That; and how many bytes the numbers in lists take in all of them.
+    rows: int
+    """In one step."""
+    in_lists: int
+    """Bytes of the numbers in lists, in all rows."""
+    dictionaries: list[str]
+    """Columns whose few texts could stand for many: they stay numbers of entries until rows are looked at."""
+
+
+def _steps(
+    schema: pq.ParquetSchema, raw: BinaryIO, group: RowGroup, columns: list[str] | None, max_record_bytes: int
+) -> _Steps:
+    """How to decode a row group: few rows in one step where they may be large.
 
     Raises:
         ValueError: the row group does not agree with itself, or what is decoded at once in it is too large.
@@ -224,6 +235,7 @@ def _rows_at_once(
         raise ValueError(f"it has {len(group.chunks)} columns, and the schema {len(schema.names)}")
     held = max(_HELD, 2 * max_record_bytes)
     usual = most = most_of_row = in_lists = 0
+    dictionaries = []
     for number, leaf in _leaves(schema, columns).items():
         try:
             size = chunk_size(partial(read_exactly, raw), group.chunks[number])
@@ -231,14 +243,18 @@ def _rows_at_once(
         except ValueError as error:
             raise ValueError(f"column {leaf.path}: {error}") from None
         numbers = size.values * (leaf.width or 0)
+        most_text = size.most_text
+        if leaf.in_list and leaf.width is None and most_text > held:
+            dictionaries.append(leaf.path)
+            most_text = size.page_bytes
         usual += size.usual_text if leaf.width is None else numbers
-        most += size.values * _LEVELS + (size.most_text if leaf.width is None else numbers)
+        most += size.values * _LEVELS + (most_text if leaf.width is None else numbers)
         if leaf.in_list:
             in_lists += numbers
         else:
             most_of_row += size.longest_text if leaf.width is None else leaf.width
-    step = rows_at_once(group.rows, usual)
-    return step if most <= held else max(1, min(step, held // max(1, most_of_row))), in_lists
+    rows = rows_at_once(group.rows, usual)
+    return _Steps(rows if most <= held else max(1, min(rows, held // max(1, most_of_row))), in_lists, dictionaries)
 
 
 _LEVELS = 4  # bytes a value, for its depth in lists and whether it is null
@@ -271,6 +287,11 @@ def _row_groups(path: Path, raw: BinaryIO, size: int) -> list[RowGroup]:
         raise damaged(path, "Parquet, footer", str(error)) from None
 
 
+def _parquet_file(raw: BinaryIO, **options: Any) -> pq.ParquetFile:
+    # buffered: a row group is read as it is decoded, never whole
+    return pq.ParquetFile(raw, buffer_size=_BLOCK, pre_buffer=False, **options)
+
+
 @contextmanager
 def _opened(path: Path, size: int | None = None) -> Iterator[tuple[pq.ParquetFile, int]]:
     """The file with its footer read, and its size, which must be ``size`` where that is known."""
@@ -279,8 +300,7 @@ def _opened(path: Path, size: int | None = None) -> Iterator[tuple[pq.ParquetFil
         if size is not None and size != now:
             raise changed(path)
         with _faults_named(path, "footer"):
-            # buffered: a row group is read as it is decoded, never whole
-            file = pq.ParquetFile(raw, buffer_size=_BLOCK, pre_buffer=False)
+            file = _parquet_file(raw)
         with file:
             yield file, now
 

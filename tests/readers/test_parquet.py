@@ -286,6 +286,42 @@ def test_few_rows_are_decoded_at_once_where_a_few_bytes_stand_for_many(
         assert max(held, default=1) <= most
 
 
+@pytest.mark.parametrize("held", [1 << 28, 1000])
+def test_texts_in_lists_that_share_few_entries_are_read_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(parquet, "_HELD", held)
+    monkeypatch.setattr(parquet, "_check", lambda *_: None)
+    rows = [
+        [{"role": "user", "content": f"text {row % 7}"}, None] * (row % 3) + [{"role": None, "content": "é" * row}]
+        for row in range(200)
+    ]
+    rows[4] = []
+    table = pa.table({"messages": rows, "plain": range(200)})
+    source = write(tmp_path / "a.parquet", table, row_group_size=200)
+    [unit] = units_of(source, max_record_bytes=300)
+    records = [record for _, record in open_unit(unit).records()]
+    for row, record in enumerate(records):
+        size = 8 + sum(len(f"{m['role'] or ''}{m['content']}".encode()) for m in rows[row] if m)
+        assert isinstance(record, Refusal) == (size > 300)
+        assert isinstance(record, Refusal) or record == {"messages": rows[row], "plain": row}
+
+
+def test_a_conversation_of_one_long_text_many_times_is_refused_without_making_it(tmp_path: Path) -> None:
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array(["x" * 1_000_000]))
+    messages = pa.ListArray.from_arrays(
+        pa.array([0, 2, 3000], pa.int32()), pa.StructArray.from_arrays([text], ["content"])
+    )
+    source = write(tmp_path / "a.parquet", pa.table({"messages": messages}))
+    before = pa.default_memory_pool().max_memory()
+    [unit] = units_of(source)
+    (_, first), (_, second) = open_unit(unit).records()
+    assert first == {"messages": [{"content": "x" * 1_000_000}] * 2}
+    assert isinstance(second, Refusal)
+    assert second.detail.startswith("2,998,000,000 bytes, over the limit of 67,108,864: messages: [xxx")
+    assert pa.default_memory_pool().max_memory() <= max(before, 100_000_000)
+
+
 def test_a_page_that_no_reader_should_hold_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "a.parquet", pa.table({"text": ["x" * 3000]}), compression="zstd")
     monkeypatch.setattr(parquet, "_HELD", 2999)
