@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from packtool.parquet.thrift import I64, LIST, STRUCT, Thrift
+from packtool.parquet.thrift import I32, I64, LIST, STRUCT, Thrift
 
 _TAIL = 8  # the length of the footer, and the mark that ends the file
 
@@ -21,6 +21,8 @@ class ColumnChunk(NamedTuple):
     """How many follow."""
     values: int
     """Nulls and empty lists counted."""
+    codec: int
+    """Of its pages, by the number that Parquet gives to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ def _row_group(thrift: Thrift) -> RowGroup:
 def _column_chunk(thrift: Thrift) -> ColumnChunk:
     # num_values, total_compressed_size, data_page_offset, dictionary_page_offset
     numbers = {5: -1, 7: -1, 9: 0, 11: 0}
+    codec = 0
     for field, kind in thrift.fields():
         if (field, kind) != (3, STRUCT):
             thrift.skip(kind)
@@ -112,8 +115,10 @@ def _column_chunk(thrift: Thrift) -> ColumnChunk:
         for inner, inner_kind in thrift.fields():
             if inner in numbers and inner_kind == I64:
                 numbers[inner] = thrift.integer()
+            elif (inner, inner_kind) == (4, I32):
+                codec = thrift.integer()
             else:
                 thrift.skip(inner_kind)
     # an offset of 0 is none: a column without a dictionary, or without a page
     start = min((at for at in (numbers[9], numbers[11]) if at != 0), default=0)
-    return ColumnChunk(start, numbers[7], numbers[5])
+    return ColumnChunk(start, numbers[7], numbers[5], codec)

@@ -6,6 +6,7 @@ the headers of the pages say, whatever the footer says, so they are what bounds 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from packtool.parquet.footer import ColumnChunk
 from packtool.parquet.thrift import I32, STRUCT, Thrift
@@ -16,6 +17,27 @@ _PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8  # encodings
 _HEADER = 128  # bytes, of most of them
 _LONGEST_HEADER = 1 << 24  # as pyarrow has it; statistics are in them
 _DECODED, _STORED = 2, 3  # uncompressed_page_size, compressed_page_size
+
+
+class Page(NamedTuple):
+    """A page of values, or of a dictionary."""
+
+    kind: int
+    values: int
+    rows: int | None
+    """Of the second version of data pages alone."""
+    encoding: int
+    """Of the values."""
+    level_encoding: int
+    """Of the repetition levels."""
+    level_bytes: int | None
+    """Of the repetition levels, which the second version does not compress; None: of the first version."""
+    decoded: int
+    """Bytes without compression."""
+    stored: int
+    """Bytes in the file."""
+    start: int
+    """The first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,7 @@ def chunk_size(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> ChunkSi
     """
     values = page_bytes = largest = usual_text = most_text = longest_text = 0
     rows: int | None = 0
-    dictionary = _Page(_DICTIONARY, 0, None, 0, 0)
+    dictionary = Page(_DICTIONARY, 0, None, 0, 0, None, 0, 0, 0)
     for page in _pages(read, chunk):
         largest = max(largest, page.decoded)
         if page.kind == _DICTIONARY:
@@ -74,27 +96,23 @@ def chunk_size(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> ChunkSi
     return ChunkSize(values, rows, page_bytes, largest, usual_text, most_text, longest_text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    kind: int
-    values: int
-    rows: int | None
-    encoding: int
-    decoded: int
+def data_pages(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> Iterator[Page]:
+    """The pages of values; raises as ``chunk_size``."""
+    return (page for page in _pages(read, chunk) if page.kind != _DICTIONARY)
 
 
-def _pages(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> Iterator[_Page]:
+def _pages(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> Iterator[Page]:
     at, end = chunk.start, chunk.start + chunk.length
     while at < end:
         page, length = _header(read, at, end)
-        at += length
         if page is not None:
-            yield page
+            yield page._replace(start=at + length - page.stored)
+        at += length
     if at > end:
         raise ValueError("a page reaches past its end")
 
 
-def _header(read: Callable[[int, int], bytes], at: int, end: int) -> tuple[_Page | None, int]:
+def _header(read: Callable[[int, int], bytes], at: int, end: int) -> tuple[Page | None, int]:
     """The page whose header is at a place, None for one without values; and how long it is with its header."""
     wanted = _HEADER
     while True:
@@ -106,7 +124,7 @@ def _header(read: Callable[[int, int], bytes], at: int, end: int) -> tuple[_Page
         wanted *= 16
 
 
-def _parsed(header: bytes) -> tuple[_Page | None, int]:
+def _parsed(header: bytes) -> tuple[Page | None, int]:
     thrift = Thrift(header)
     numbers = {1: -1, _DECODED: -1, _STORED: -1}
     inner: dict[int, dict[int, int]] = {}
@@ -131,7 +149,8 @@ def _parsed(header: bytes) -> tuple[_Page | None, int]:
     if values < 0 or (rows is not None and rows < 0):
         raise ValueError("a page does not say how many values it has")
     encoding = fields.get(4 if kind == _DATA_V2 else 2, -1)
-    return _Page(kind, values, rows, encoding, decoded), thrift.at + stored
+    level_bytes = fields.get(6, 0) if kind == _DATA_V2 else None
+    return Page(kind, values, rows, encoding, fields.get(4, -1), level_bytes, decoded, stored, 0), thrift.at + stored
 
 
 def _integers(thrift: Thrift) -> dict[int, int]:

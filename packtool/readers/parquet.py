@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from packtool.errors import Refusal
 from packtool.parquet.footer import RowGroup, read_row_groups
+from packtool.parquet.levels import LongestRow, longest_row
 from packtool.parquet.pages import ChunkSize, chunk_size
 from packtool.readers.columns import record_lists, rows_at_once
 from packtool.readers.parsing import too_large
@@ -177,7 +178,7 @@ class ParquetReader:
                     break
                 hashed += group.rows
                 hasher.update(f"{group.rows} {[chunk.length for chunk in group.chunks]}\n".encode())
-                for start, length, _ in group.chunks:
+                for start, length, *_ in group.chunks:
                     for at in range(start, start + length, _BLOCK):
                         want = min(_BLOCK, start + length - at)
                         data = read_exactly(raw, at, want)
@@ -197,7 +198,13 @@ class _Leaf:
     path: str
     width: int | None
     """Bytes of a value; None: text."""
-    in_list: bool
+    deepest: int
+    """Lists inside one another that it is in."""
+
+    @property
+    def in_list(self) -> bool:
+        """Whether a row may have many values of it."""
+        return self.deepest > 0
 
 
 def _leaves(schema: pq.ParquetSchema, columns: list[str] | None) -> dict[int, _Leaf]:
@@ -207,7 +214,7 @@ def _leaves(schema: pq.ParquetSchema, columns: list[str] | None) -> dict[int, _L
         leaf = schema.column(number)
         if columns is None or any(f"{leaf.path}.".startswith(f"{name}.") for name in columns):
             width = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(leaf.physical_type)
-            found[number] = _Leaf(leaf.path, width, leaf.max_repetition_level > 0)
+            found[number] = _Leaf(leaf.path, width, leaf.max_repetition_level)
     return found
 
 
@@ -237,9 +244,12 @@ def _steps(
     usual = most = most_of_row = in_lists = 0
     dictionaries = []
     for number, leaf in _leaves(schema, columns).items():
+        chunk, longest = group.chunks[number], LongestRow(0, 0)
         try:
-            size = chunk_size(partial(read_exactly, raw), group.chunks[number])
+            size = chunk_size(partial(read_exactly, raw), chunk)
             _check(size, leaf, group.rows, held)
+            if leaf.in_list and group.rows > 1 and _in_memory(leaf, size.values, size.page_bytes) > held:
+                longest = longest_row(partial(read_exactly, raw), chunk, leaf.deepest)
         except ValueError as error:
             raise ValueError(f"column {leaf.path}: {error}") from None
         numbers = size.values * (leaf.width or 0)
@@ -251,13 +261,27 @@ def _steps(
         most += size.values * _LEVELS + (most_text if leaf.width is None else numbers)
         if leaf.in_list:
             in_lists += numbers
+            most_of_row += _in_memory(leaf, longest.values, longest.page_bytes)
         else:
             most_of_row += size.longest_text if leaf.width is None else leaf.width
+    if most_of_row > held and group.rows > 1:
+        raise ValueError(
+            f"one of its rows may take {most_of_row:,} bytes to read, more than {held:,}; leave that row out, or raise "
+            "--max-record-bytes"
+        )
     rows = rows_at_once(group.rows, usual)
     return _Steps(rows if most <= held else max(1, min(rows, held // max(1, most_of_row))), in_lists, dictionaries)
 
 
+_ENTRY = 4  # bytes of its number
 _LEVELS = 4  # bytes a value, for its depth in lists and whether it is null
+
+
+def _in_memory(leaf: _Leaf, values: int, page_bytes: int) -> int:
+    """At most, while texts that share entries of a dictionary are their numbers."""
+    return values * (_LEVELS + (_ENTRY if leaf.width is None else leaf.width)) + (
+        page_bytes if leaf.width is None else 0
+    )
 
 
 def _check(size: ChunkSize, leaf: _Leaf, rows: int, held: int) -> None:

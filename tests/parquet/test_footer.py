@@ -51,7 +51,7 @@ def test_row_groups_are_those_that_pyarrow_names(tmp_path: Path, options: dict[s
         columns = [expected.column(column) for column in range(expected.num_columns)]
         assert (group.rows, group.decoded_bytes) == (expected.num_rows, expected.total_byte_size)
         assert group.stored_bytes == sum(column.total_compressed_size for column in columns)
-        for (start, length, values), column in zip(group.chunks, columns, strict=True):
+        for (start, length, values, _), column in zip(group.chunks, columns, strict=True):
             assert start == (column.dictionary_page_offset or column.data_page_offset)
             assert length == column.total_compressed_size
             assert values == column.num_values
@@ -64,7 +64,7 @@ def test_any_bytes_are_row_groups_inside_the_file_or_a_value_error(data: bytes) 
     except ValueError:
         groups = []
     assert all(isinstance(group, RowGroup) for group in groups)
-    assert all(start + length <= 1000 for group in groups for start, length, _ in group.chunks)
+    assert all(start + length <= 1000 for group in groups for start, length, *_ in group.chunks)
 
 
 def test_a_row_group_outside_the_file_is_refused(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def group(start: int, length: int, rows: int) -> bytes:
 def test_row_groups_that_overlap_are_refused() -> None:
     # a small file could make endless work with them
     apart = footer(16, group(4, 400, 7), group(404, 500, 9))
-    assert row_groups(apart, 1000) == [RowGroup(7, 0, ((4, 400, 7),)), RowGroup(9, 0, ((404, 500, 9),))]
+    assert row_groups(apart, 1000) == [RowGroup(7, 0, ((4, 400, 7, 0),)), RowGroup(9, 0, ((404, 500, 9, 0),))]
     over = footer(16, group(4, 600, 7), group(4, 600, 9))
     with pytest.raises(ValueError, match="overlap"):
         row_groups(over, 1000)

@@ -86,7 +86,7 @@ def test_a_footer_that_counts_otherwise_is_refused(tmp_path: Path, more: int) ->
 @given(data=st.binary(max_size=300))
 def test_any_bytes_are_pages_or_a_value_error(data: bytes) -> None:
     try:
-        size = chunk_size(reading(data), ColumnChunk(0, len(data), 0))
+        size = chunk_size(reading(data), ColumnChunk(0, len(data), 0, 0))
     except ValueError:
         return
     assert size.values == 0

@@ -265,7 +265,7 @@ def test_few_rows_are_decoded_at_once_where_a_few_bytes_stand_for_many(
     table = pa.table(
         {
             "text": pa.array([text] * rows, word),
-            "input_ids": pa.array([np.full(300_000, 7, np.int32)] * rows, pa.list_(pa.int32())),
+            "input_ids": pa.array([np.full(110_000, 7, np.int32)] * rows, pa.list_(pa.int32())),
         }
     )
     source = write(tmp_path / "a.parquet", table, compression="zstd")
@@ -286,7 +286,7 @@ def test_few_rows_are_decoded_at_once_where_a_few_bytes_stand_for_many(
         assert max(held, default=1) <= most
 
 
-@pytest.mark.parametrize("held", [1 << 28, 1000])
+@pytest.mark.parametrize("held", [1 << 28, 1500])
 def test_texts_in_lists_that_share_few_entries_are_read_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
@@ -329,4 +329,32 @@ def test_a_page_that_no_reader_should_hold_is_refused_unread(tmp_path: Path, mon
     with pytest.raises(
         BadData, match=r"a\.parquet: damaged Parquet, row group 0: column text: a page of 3,0\d\d bytes"
     ):
+        list(open_unit(unit).records())
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_one_long_row_among_short_ones_is_read_by_itself_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(parquet, "_HELD", 1_000_000)
+    lists = [[1, 2, 3]] * 500 + [[4] * 100_000] + [[5, 6]] * 499
+    table = pa.table({"ids": pa.array(lists, pa.list_(pa.int32()))})
+    source = write(tmp_path / "a.parquet", table, row_group_size=1000, data_page_version=version)
+    held: list[int] = []
+
+    def counted(batch: pa.RecordBatch, columns: Any, limit: int) -> Any:
+        held.append(batch.num_rows)
+        return record_lists(batch, columns, limit)
+
+    monkeypatch.setattr(parquet, "record_lists", counted)
+    [unit] = units_of(source, max_record_bytes=1000)
+    records = [record for _, record in open_unit(unit).records()]
+    assert [isinstance(record, Refusal) for record in records] == [len(ids) > 250 for ids in lists]
+    assert max(held) == 1000  # 800 kB in all
+    monkeypatch.setattr(parquet, "_HELD", 810_000)
+    held.clear()
+    assert len(list(open_unit(unit).records())) == 1000
+    assert max(held) == 1
+    monkeypatch.setattr(parquet, "_HELD", 790_000)
+    with pytest.raises(BadData, match=r"damaged Parquet, row group 0: one of its rows may take 800,000 bytes to read"):
         list(open_unit(unit).records())
