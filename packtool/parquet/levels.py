@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packtool.parquet.footer import ColumnChunk
-from packtool.parquet.pages import Page, data_pages
+from packtool.parquet.pages import Page, content, data_pages
 
-_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}  # 0: none
 _RLE = 3  # the encoding
 
 
@@ -52,18 +50,11 @@ def longest_row(read: Callable[[int, int], bytes], chunk: ColumnChunk, deepest: 
 
 
 def _levels(read: Callable[[int, int], bytes], chunk: ColumnChunk, page: Page) -> bytes:
-    data = read(page.start, page.stored)
     if page.level_bytes is not None:  # of the second version: they are not compressed
-        return data[: page.level_bytes]
+        return read(page.start, min(page.stored, max(0, page.level_bytes)))
     if page.level_encoding != _RLE:
         raise ValueError(f"levels of encoding {page.level_encoding}, not known")
-    if chunk.codec != 0:
-        if chunk.codec not in _CODECS:
-            raise ValueError(f"compressed with codec {chunk.codec}, not known")
-        try:
-            data = pa.Codec(_CODECS[chunk.codec]).decompress(data, page.decoded, asbytes=True)
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(str(error)) from None
+    data = content(read, chunk, page)
     return data[4 : 4 + int.from_bytes(data[:4], "little")]
 
 

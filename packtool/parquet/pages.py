@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from packtool.parquet.footer import ColumnChunk
 from packtool.parquet.thrift import I32, STRUCT, Thrift
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3  # types of pages
 _HEADER_FIELDS = {5: _DATA, 7: _DICTIONARY, 8: _DATA_V2}
 _PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8  # encodings
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}  # 0: none
 _HEADER = 128  # bytes, of most of them
 _LONGEST_HEADER = 1 << 24  # as pyarrow has it; statistics are in them
 _DECODED, _STORED = 2, 3  # uncompressed_page_size, compressed_page_size
@@ -58,6 +61,10 @@ class ChunkSize:
     """The most they can have."""
     longest_text: int
     """The most that one of them can have."""
+    of_dictionary: int
+    """How many values are numbers of entries of the dictionary."""
+    dictionary_bytes: int
+    """Those of its texts together."""
 
 
 def chunk_size(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> ChunkSize:
@@ -70,7 +77,7 @@ def chunk_size(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> ChunkSi
     Raises:
         ValueError: they are damaged, or do not agree with the footer.
     """
-    values = page_bytes = largest = usual_text = most_text = longest_text = 0
+    values = page_bytes = largest = usual_text = most_text = longest_text = of_dictionary = 0
     rows: int | None = 0
     dictionary = Page(_DICTIONARY, 0, None, 0, 0, None, 0, 0, 0)
     for page in _pages(read, chunk):
@@ -84,7 +91,8 @@ def chunk_size(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> ChunkSi
         # Of a dictionary's entries one may have all the bytes but the four before each, and be the only one in use.
         usual = most = longest = page.decoded
         if page.encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
-            longest = max(0, dictionary.decoded - 4 * dictionary.values)
+            longest = _text_bytes(dictionary)
+            of_dictionary += page.values
             usual, most = page.values * longest // max(1, dictionary.values), page.values * longest
         elif page.encoding == _DELTA_BYTE_ARRAY:  # each may begin as the one before
             most = page.values * longest
@@ -93,12 +101,48 @@ def chunk_size(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> ChunkSi
         longest_text = max(longest_text, longest)
     if values != chunk.values:
         raise ValueError(f"its pages have {values} values, and the footer says {chunk.values}")
-    return ChunkSize(values, rows, page_bytes, largest, usual_text, most_text, longest_text)
+    return ChunkSize(
+        values,
+        rows,
+        page_bytes,
+        largest,
+        usual_text,
+        most_text,
+        longest_text,
+        of_dictionary,
+        _text_bytes(dictionary),
+    )
+
+
+def _text_bytes(dictionary: Page) -> int:
+    return max(0, dictionary.decoded - 4 * dictionary.values)
 
 
 def data_pages(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> Iterator[Page]:
     """The pages of values; raises as ``chunk_size``."""
     return (page for page in _pages(read, chunk) if page.kind != _DICTIONARY)
+
+
+def dictionary_page(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> Page | None:
+    """That of the dictionary, if there is one; raises as ``chunk_size``."""
+    return next((page for page in _pages(read, chunk) if page.kind == _DICTIONARY), None)
+
+
+def content(read: Callable[[int, int], bytes], chunk: ColumnChunk, page: Page) -> bytes:
+    """A page without compression: of a dictionary, or of values in the first version of such pages.
+
+    Raises:
+        ValueError: it is damaged, or compressed in a way that is not known.
+    """
+    data = read(page.start, page.stored)
+    if chunk.codec == 0:
+        return data
+    if chunk.codec not in _CODECS:
+        raise ValueError(f"compressed with codec {chunk.codec}, not known")
+    try:
+        return bytes(pa.Codec(_CODECS[chunk.codec]).decompress(data, page.decoded, asbytes=True))
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(str(error)) from None
 
 
 def _pages(read: Callable[[int, int], bytes], chunk: ColumnChunk) -> Iterator[Page]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packtool.errors import Refusal
+from packtool.parquet.dictionary import longest_entry
 from packtool.parquet.footer import RowGroup, read_row_groups
 from packtool.parquet.levels import LongestRow, longest_row
 from packtool.parquet.pages import ChunkSize, chunk_size
@@ -250,10 +251,13 @@ def _steps(
             _check(size, leaf, group.rows, held)
             if leaf.in_list and group.rows > 1 and _in_memory(leaf, size.values, size.page_bytes) > held:
                 longest = longest_row(partial(read_exactly, raw), chunk, leaf.deepest)
+            most_text = size.most_text
+            if leaf.in_list and leaf.width is None and most_text > held:
+                entry = longest_entry(partial(read_exactly, raw), chunk)
+                most_text -= size.of_dictionary * (size.dictionary_bytes - min(entry, size.dictionary_bytes))
         except ValueError as error:
             raise ValueError(f"column {leaf.path}: {error}") from None
         numbers = size.values * (leaf.width or 0)
-        most_text = size.most_text
         if leaf.in_list and leaf.width is None and most_text > held:
             dictionaries.append(leaf.path)
             most_text = size.page_bytes

@@ -62,6 +62,7 @@ def test_a_text_in_use_a_thousand_times_is_counted_a_thousand_times(tmp_path: Pa
     [group] = read_row_groups(reading(data), len(data))
     size = chunk_size(reading(data), group.chunks[0])
     assert (size.usual_text, size.most_text, size.longest_text) == (500_000, 500_000, 1000)
+    assert (size.of_dictionary, size.dictionary_bytes) == (500, 1000)
 
 
 def test_statistics_longer_than_any_guess_are_passed_over(tmp_path: Path) -> None:
