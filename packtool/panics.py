@@ -1,5 +1,6 @@
 """Panics of Rust in the libraries that tokenize: the exceptions they become, without Rust's own account of them."""
 
+import fcntl
 import os
 import tempfile
 import threading
@@ -47,6 +48,7 @@ class _Aside:
             with suppress(OSError):  # there is no standard error, or no file can be had
                 self._standard_error = os.dup(2)
                 self._file = _nameless_file()
+                fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)  # threads write at once
                 os.dup2(self._file, 2)
 
     def end(self, panicked: bool) -> None:
@@ -65,9 +67,9 @@ class _Aside:
                     os.close(descriptor)
             self._standard_error = self._file = -1
             self._panicked = False
-        with suppress(OSError):
-            while others:
-                others = others[os.write(2, others) :]
+            with suppress(OSError):
+                while others:  # before another block begins, whose file it would be written to
+                    others = others[os.write(2, others) :]
 
 
 def _nameless_file() -> int:
