@@ -111,6 +111,19 @@ def test_uneven_lists_are_seen_among_the_columns_that_are_read(tmp_path: Path, n
             read_columns(path, file, 0, 10, [first, name])
 
 
+def test_a_shard_whose_path_is_a_uri_is_written_to_that_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = tmp_path / "outside"  # what the URI names
+    outside.mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = Path(f"file:{outside}") / "shard"
+    path.parent.mkdir(parents=True)
+    with ShardWriter(path, "x") as writer:
+        writer.write(made([[3, 1], [2]]))
+    assert list(outside.iterdir()) == []
+    with open_shard(path) as file:
+        assert read_row_group(path, file, 0, 0).packs == 2
+
+
 def test_a_row_group_that_is_larger_than_packs_can_be_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
