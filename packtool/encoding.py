@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from packtool.deadlines import in_time
 from packtool.encoders.byte_spans import Spans, TokenBytes, character_places
 from packtool.encoders.flat_ids import FlatIds, Int32s
 from packtool.encoders.proof import differs
@@ -106,6 +107,7 @@ class TextEncoder:
     def _token_bytes(self) -> TokenBytes | None:
         return TokenBytes.of(self._reference.tokenizer)
 
+    @in_time()
     def encode(self, documents: Sequence[Rendered]) -> EncodedDocuments:
         """Encode texts, each with BOS and EOS where they were asked for, and neither of them twice.
 
@@ -129,6 +131,7 @@ class TextEncoder:
             trained, torn = self._by_bytes(documents, texts, found, self._token_bytes)
         return self._with_ends(found, trained, torn)
 
+    @in_time()
     def encode_texts(self, texts: Sequence[str]) -> EncodedDocuments:
         """The same of texts of which every token trains."""
         return self._with_ends(self._encoded(texts), None, 0)

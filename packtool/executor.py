@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Self, TypeVar
 
+from packtool.deadlines import SIGNAL, bound_this_process, over_time
 from packtool.errors import PacktoolError
 from packtool.scratch import scratch_folder
 from packtool.stopping import SIGNALS
@@ -169,6 +170,8 @@ class Workers:
         if code > 0:
             return "a worker process could not start, or ended by itself"
         name = signal.Signals(-code).name
+        if -code == SIGNAL:
+            return f"a worker process was ended ({name}): {over_time()}"
         if -code == signal.SIGKILL:
             return f"a worker process was killed ({name}), as the system does when memory runs out"
         return f"a worker process crashed inside a library ({name}), perhaps over a damaged source"
@@ -315,6 +318,7 @@ def _start_worker() -> None:
     # Ctrl-C, and often SIGTERM, reach the whole group of processes; the parent alone decides what they mean.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    bound_this_process()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

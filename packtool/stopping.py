@@ -8,9 +8,12 @@ import signal
 import sys
 import threading
 
+from packtool.deadlines import SIGNAL, bound_this_process, over_time
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the console script imports this module before its signals are settled
     from types import FrameType
+    from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS = 1.5
@@ -72,6 +75,9 @@ def stop_on_signals(goes_on: bool) -> None:
     sys.unraisablehook = not_raised
     for number in heard:
         signal.signal(number, stop)
+    if SIGNAL is not None:
+        signal.signal(SIGNAL, lambda *_: None)  # the thread below hears of it
+        bound_this_process()
     threading.Thread(
         target=_end_in_time, args=(reader, speaks_on, frozenset(heard), goes_on), name="packtool-stop", daemon=True
     ).start()
@@ -111,12 +117,16 @@ def stop_message(stopped: KeyboardInterrupt, goes_on: bool) -> tuple[str, int]:
 
 def _end_in_time(reader: int, speaks_on: int, heard: frozenset[int], goes_on: bool) -> None:
     while (number := os.read(reader, 1)[0]) not in heard:
-        pass
+        if number == SIGNAL:
+            _end(speaks_on, over_time(), 1)
     threading.Event().wait(SECONDS)
+    _end(speaks_on, *stop_message(Stopped(number), goes_on))
+
+
+def _end(speaks_on: int, message: str, code: int) -> "NoReturn":
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         for child in processes.active_children():
             child.kill()
-    message, code = stop_message(Stopped(number), goes_on)
     shown = "\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else ""  # bars hide the cursor
     try:
         os.write(speaks_on, f"{shown}error: {message}\n".encode())

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from packtool import deadlines
 from packtool.errors import BadData
 
 
@@ -52,3 +53,13 @@ def sleep_long(folder: str) -> None:
 def payload(task: Any) -> int:
     """How large a task was."""
     return len(task)
+
+
+def be_late(seconds: float) -> float:
+    """A call of a library that takes so long, where half a second of the processor is too much."""
+    deadlines.SECONDS = 0.5
+    with deadlines.in_time():
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+    return seconds
