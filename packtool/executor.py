@@ -92,12 +92,14 @@ class Workers:
             PacktoolError: the system starts no process, or has no room for a socket.
         """
         can_fork = sys.platform == "linux" and _IS_KNOWN and _SERVER._forkserver_pid is None
-        if self.count < 2 or not can_fork:
+        # Where the ends of processes are not kept for who asks, the server's could not be asked for.
+        if self.count < 2 or not can_fork or signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
             return
         folder = self._kept.enter_context(scratch_folder())
         with _starting():
             resource_tracker.ensure_running()  # first, as it ends by letting signals in
-        with _starting(told), _server_of(module, folder):
+        path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place)
+        with _starting({**told, "PYTHONPATH": path}), _server_of(module, folder):
             _SERVER.ensure_running()
         self._kept.callback(_stop_server)
         self._context = multiprocessing.get_context("forkserver")
@@ -174,6 +176,8 @@ class Workers:
             return f"a worker process was ended ({name}): {over_time()}"
         if -code == signal.SIGKILL:
             return f"a worker process was killed ({name}), as the system does when memory runs out"
+        if -code == signal.SIGBUS:
+            return f"a worker process crashed ({name}), as where the token store, or its disk, is cut while it is read"
         return f"a worker process crashed inside a library ({name}), perhaps over a damaged source"
 
     def _end(self, kill: bool) -> None:
@@ -186,7 +190,8 @@ class Workers:
                 pool.shutdown(wait=True, cancel_futures=True)
         finally:
             self._context = multiprocessing.get_context("spawn")
-            self._kept.close()
+            with suppress(PacktoolError):  # of the scratch folder, which somebody else may have tidied up
+                self._kept.close()
 
 
 def run_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
@@ -198,6 +203,10 @@ def run_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], workers:
 _AGAIN = "run the same command again, perhaps with fewer --workers"
 
 
+_ONE_AT_A_TIME = threading.RLock()
+"""What is set for new processes is set for this whole one, whose other threads may start some, too."""
+
+
 @contextmanager
 def _starting(told: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Start processes in the block, which are ``told`` something in their environment.
@@ -205,7 +214,12 @@ def _starting(told: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     An error of the system in it is for want of a process, or of what one needs.
     """
     try:
-        with _without_main_module(), _environment({**_WORKERS_ENVIRONMENT, **told}), _without_interrupts():
+        with (
+            _ONE_AT_A_TIME,
+            _without_main_module(),
+            _environment({**_WORKERS_ENVIRONMENT, **told}),
+            _without_interrupts(),
+        ):
             yield
     except (OSError, EOFError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
@@ -241,7 +255,9 @@ def _stop_server() -> None:
         with suppress(ProcessLookupError):
             # It may have seconds of loading ahead, and has nothing to lose.
             os.kill(_SERVER._forkserver_pid, signal.SIGKILL)
-        _SERVER._stop()
+        with suppress(OSError):  # its end, or its socket, was taken away
+            _SERVER._stop()
+        _SERVER._forkserver_pid = _SERVER._forkserver_address = _SERVER._forkserver_alive_fd = None
 
 
 @contextmanager

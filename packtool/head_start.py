@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import packtool
 from packtool.config import EncoderName, FormatName, PackConfig
 from packtool.errors import PacktoolError
 from packtool.executor import Workers
 
 TOLD = "PACKTOOL_PRELOAD"
-"""The environment variable that tells ``preload`` what to load: JSON of the tokenizer, and whether to be fast."""
+"""The environment variable that tells ``preload`` what to load: JSON of whose packtool asks, the tokenizer, and whether
+a fast encoder is to be loaded, too."""
 _LEAST_BYTES = 8 << 20
 """Less is read by one process, or is done with before a second one has started."""
 _NOT_TEXT = (".parquet", ".arrow", ".feather")
@@ -37,7 +39,7 @@ def head_start(config: PackConfig, workers: Workers) -> None:
             and _text_bytes(config.sources) >= max(_LEAST_BYTES, _size(tokenizer))
         ):
             fast = config.encoder is not EncoderName.TOKENIZERS
-            workers.start("packtool.preload", {TOLD: json.dumps([config.tokenizer, fast])})
+            workers.start("packtool.preload", {TOLD: json.dumps([packtool.__file__, config.tokenizer, fast])})
 
 
 def _text_bytes(sources: Sequence[str]) -> int:

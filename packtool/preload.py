@@ -9,14 +9,14 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import packtool
 from packtool.encoders.fast import fast_encoder_name
 from packtool.encoders.proven import make_ready
 from packtool.head_start import TOLD
 from packtool.tokenizer import find_tokenizer
 
 
-def _load(told: str) -> None:
-    name, fast = json.loads(told)
+def _load(name: str, fast: bool) -> None:
     make_ready(find_tokenizer(name), fast=fast and fast_encoder_name() is not None)
 
 
@@ -28,7 +28,10 @@ def _import() -> None:
 
 
 if (told := os.environ.pop(TOLD, None)) is not None:
+    asking, *what = json.loads(told)
+    if asking != packtool.__file__:
+        os._exit(1)  # another copy than that of the run, whose workers must not have it
     with suppress(Exception), ThreadPoolExecutor(1) as loading:  # most of loading leaves Python's lock to others
-        loading.submit(_load, told)
+        loading.submit(_load, *what)
         _import()
     gc.freeze()  # collecting would copy what the workers share

@@ -6,6 +6,7 @@ terminal.
 
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def pack(config: PackConfig, on_event: Listener = nobody) -> Manifest:
         BadData: a bad record, a damaged source, too many left out, nothing left to pack (exit code 1).
     """
     with Workers(config.worker_count) as workers:
-        head_start(config, workers)
+        if threading.active_count() == 1:  # others may have processes of their own to start
+            head_start(config, workers)
         return pack_with(workers, config, on_event)
 
 

@@ -227,6 +227,8 @@ class TokenStore:
         path = self.documents_path(summary)
         with naming(path):
             raw = path.read_bytes()
+        if len(raw) != 20 * n + 8 * runs:
+            raise store_changed(path)
 
         def int32(offset: int, count: int) -> Int32s:
             return np.frombuffer(raw, _INT32, count, offset)

@@ -2,17 +2,20 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+import packtool
 from packtool import cli, executor, head_start
 from packtool.encoders import proven
 from packtool.encoders.proven import load_encoders, make_ready
@@ -28,7 +31,12 @@ ROOT = Path(__file__).parent.parent
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Text in several units, which counts as much."""
     monkeypatch.setattr(head_start, "_LEAST_BYTES", 1 << 20)
-    return runs.write_jsonl(tmp_path / "a.jsonl", [{"text": f"{n} ducks swim " * (n % 400)} for n in range(2_500)])
+    return write_text(tmp_path / "a.jsonl", 2_500)
+
+
+def write_text(path: Path, records: int) -> Path:
+    """About 3 kB a record."""
+    return runs.write_jsonl(path, [{"text": f"{n} ducks swim " * (n % 400)} for n in range(records)])
 
 
 class Recorder(Workers):
@@ -45,7 +53,7 @@ class Recorder(Workers):
 def begun(sources: Path | list[Path], output: Path, **options: Any) -> list[Any]:
     recorder = Recorder()
     head_start.head_start(runs.config(sources, output, **options), recorder)
-    return [(module, json.loads(told[head_start.TOLD])) for module, told in recorder.begun]
+    return [(module, json.loads(told[head_start.TOLD])[1:]) for module, told in recorder.begun]
 
 
 # --- when ----------------------------------------------------------------------------------------------------
@@ -126,7 +134,7 @@ def test_the_process_that_is_forked_has_loaded_everything_and_has_one_thread(kin
         tokenizer = tmp_path / "tokenizer.json"
         if kind == "damaged":
             tokenizer.write_text('{"model": {"type": "BPE", "vocab": {"a": -1}}}')
-    told = {head_start.TOLD: json.dumps([str(tokenizer), True]), **executor._WORKERS_ENVIRONMENT}
+    told = {head_start.TOLD: json.dumps([packtool.__file__, str(tokenizer), True]), **executor._WORKERS_ENVIRONMENT}
     done = subprocess.run(
         [sys.executable, "-c", LOOK],
         env={**os.environ, **told},
@@ -197,6 +205,67 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
         while server.status() != psutil.STATUS_ZOMBIE:
             pass
         assert list(workers.run_in_order(executor_work.square, range(9))) == [n * n for n in range(9)]
+    assert children() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_whatever_becomes_of_the_scratch_folder_and_the_server_the_work_is_done() -> None:
+    with Workers(2) as workers:
+        workers.start("packtool.preload", {})
+        assert list(workers.run_in_order(executor_work.square, range(4))) == [n * n for n in range(4)]
+        shutil.rmtree(Path(executor._SERVER._forkserver_address).parent.parent)
+        executor._SERVER._forkserver_address += "x"
+        executor._SERVER._forkserver_pid, pid = os.getpid() + (1 << 23), executor._SERVER._forkserver_pid
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert executor._SERVER._forkserver_pid is None
+    assert children() == []
+
+
+def test_workers_run_the_same_copy_of_packtool_as_the_command(tmp_path: Path) -> None:
+    large = write_text(tmp_path / "a.jsonl", 4_000)
+    shutil.copytree(ROOT / "packtool", tmp_path / "other" / "packtool")
+    with (tmp_path / "other" / "packtool" / "tokenizing.py").open("a") as file:
+        file.write("import sys\nprint('the other', file=sys.stderr)\n")
+    command = ["pack", large, "-o", tmp_path / "out", "-t", runs.TOKENIZER, "--workers", 2, "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "packtool", *map(str, command)],
+        cwd=tmp_path / "other",
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    told = done.stderr.splitlines()
+    assert (done.returncode, set(told)) == (0, {"the other"})
+    assert len(told) >= 2  # this process, and the one that workers are forked from
+
+
+def test_where_the_ends_of_processes_are_not_kept_it_is_not_taken(tmp_path: Path) -> None:
+    large = write_text(tmp_path / "a.jsonl", 4_000)
+    command = ["pack", large, "-o", tmp_path / "out", "-t", runs.TOKENIZER, "--workers", 2, "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "packtool", *map(str, command)],
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_packs_in_threads_of_one_program_do_not_meet(large: Path, tmp_path: Path) -> None:
+    environment, modules = dict(os.environ), executor._SERVER._preload_modules
+    with ThreadPoolExecutor(2) as threads:
+        packs = [threads.submit(runs.run, large, tmp_path / str(number), workers=2) for number in range(2)]
+        manifests = [pack.result() for pack in packs]
+    assert manifests[0] == manifests[1]
+    assert dict(os.environ) == environment
+    assert executor._SERVER._preload_modules == modules
+    assert sys.modules["__main__"].__name__ != ""
     assert children() == []
 
 

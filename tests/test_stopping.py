@@ -249,4 +249,4 @@ def test_a_signal_while_a_module_is_imported_is_heard_when_that_is_whole(
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     # Before it is settled what signals mean nothing is said.
     assert (done.returncode, done.stderr) == (code, "" if module == "packtool.stopping" else told + "\n")
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "manifest.json").exists()

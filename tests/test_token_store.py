@@ -199,6 +199,15 @@ def test_rejects_of_a_unit_that_was_changed_are_an_error(tmp_path: Path) -> None
         store.rejects(summary)
 
 
+def test_documents_of_a_unit_that_was_cut_are_an_error(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path, "recipe")
+    summary = put(store, UNIT, REJECTS)
+    path = store.documents_path(summary)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(PacktoolError, match="the token store was changed"):
+        store.documents(summary)
+
+
 def test_a_unit_is_there_only_when_the_block_ends_well(tmp_path: Path) -> None:
     store = TokenStore(tmp_path, "recipe")
 
