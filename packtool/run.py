@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from packtool.accounts import ReadingAccounts
@@ -23,6 +24,7 @@ from packtool.manifest import Manifest, refuse_inside_dataset
 from packtool.output import OutputFolder, written_names
 from packtool.planning import Plan, make_plan
 from packtool.progress import Listener, Notice, Progress, Stage, nobody
+from packtool.scratch import remove_abandoned_scratch
 from packtool.shard_set import write_shards
 from packtool.token_store import TokenStore
 
@@ -72,6 +74,8 @@ def pack_with(workers: Workers, config: PackConfig, on_event: Listener = nobody)
             if not config.overwrite:
                 return already_done(job, output, on_event)
         output.begin(job.command)
+        with suppress(OSError):
+            remove_abandoned_scratch()  # of a run that was killed: one that goes on has none of its own
         try:
             return _run(job, output, workers, on_event)
         except BadData:

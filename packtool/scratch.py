@@ -28,7 +28,7 @@ def scratch_folder() -> Iterator[Path]:
         PacktoolError: it cannot be made, or something in it cannot be written; the message says what to do.
     """
     try:
-        _remove_abandoned(Path(tempfile.gettempdir()))
+        remove_abandoned_scratch()
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     except OSError as error:
         raise PacktoolError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from None
@@ -48,8 +48,9 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_abandoned(place: Path) -> None:
-    for folder in place.glob(f"{_PREFIX}*"):
+def remove_abandoned_scratch() -> None:
+    """Remove what processes of this user left there that were killed; a scratch folder does so first."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             found = folder.lstat()
             ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -242,6 +242,22 @@ def test_workers_run_the_same_copy_of_packtool_as_the_command(tmp_path: Path) ->
     assert len(told) >= 2  # this process, and the one that workers are forked from
 
 
+def test_what_a_killed_run_leaves_goes_with_the_one_that_goes_on(tmp_path: Path) -> None:
+    large = write_text(tmp_path / "a.jsonl", 6_000)
+    temporary = Path(tempfile.mkdtemp(prefix="p"))  # the name of a socket has 107 bytes at most
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "packtool", "pack", str(large), "-o", str(output), "-t", str(runs.TOKENIZER)]
+    settings: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, "TMPDIR": str(temporary)}, "stderr": subprocess.PIPE}
+    killed = subprocess.Popen([*command, "--workers", "2"], start_new_session=True, **settings)
+    while not (output / ".partial" / "command.json").exists():
+        assert killed.poll() is None
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert len(runs.names(temporary)) >= 1
+    subprocess.run([*command, "--workers", "2", "-q"], check=True, timeout=120, **settings)
+    temporary.rmdir()  # nothing is left in it
+
+
 def test_where_the_ends_of_processes_are_not_kept_it_is_not_taken(tmp_path: Path) -> None:
     large = write_text(tmp_path / "a.jsonl", 4_000)
     command = ["pack", large, "-o", tmp_path / "out", "-t", runs.TOKENIZER, "--workers", 2, "-q"]
@@ -258,14 +274,14 @@ def test_where_the_ends_of_processes_are_not_kept_it_is_not_taken(tmp_path: Path
 
 
 def test_packs_in_threads_of_one_program_do_not_meet(large: Path, tmp_path: Path) -> None:
-    environment, modules = dict(os.environ), executor._SERVER._preload_modules
+    environment, modules, main = dict(os.environ), executor._SERVER._preload_modules, sys.modules["__main__"]
     with ThreadPoolExecutor(2) as threads:
         packs = [threads.submit(runs.run, large, tmp_path / str(number), workers=2) for number in range(2)]
         manifests = [pack.result() for pack in packs]
     assert manifests[0] == manifests[1]
     assert dict(os.environ) == environment
     assert executor._SERVER._preload_modules == modules
-    assert sys.modules["__main__"].__name__ != ""
+    assert sys.modules["__main__"] is main
     assert children() == []
 
 
